@@ -1,0 +1,51 @@
+"""Offline reinforcement learning with flow policies, refined inside a Fisher trust region.
+
+The public names are imported when first used, so that worker processes and `--help` stay free of JAX.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "Batch": "fidec.types",
+    "FidecError": "fidec.errors",
+    "OfflineDataset": "fidec.data",
+    "Policy": "fidec.train.policy",
+    "Spec": "fidec.types",
+    "check_dataset": "fidec.data",
+    "dataset_from_arrays": "fidec.data",
+    "fit": "fidec.api",
+    "load_dataset": "fidec.data",
+    "load_policy": "fidec.train.policy",
+    "make": "fidec.algos",
+    "resume": "fidec.train.run",
+}
+__all__ = [*_PUBLIC]
+
+if TYPE_CHECKING:
+    from fidec.algos import make as make
+    from fidec.api import fit as fit
+    from fidec.data import OfflineDataset as OfflineDataset
+    from fidec.data import check_dataset as check_dataset
+    from fidec.data import dataset_from_arrays as dataset_from_arrays
+    from fidec.data import load_dataset as load_dataset
+    from fidec.errors import FidecError as FidecError
+    from fidec.train.policy import Policy as Policy
+    from fidec.train.policy import load_policy as load_policy
+    from fidec.train.run import resume as resume
+    from fidec.types import Batch as Batch
+    from fidec.types import Spec as Spec
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        return getattr(import_module(_PUBLIC[name]), name)
+    raise AttributeError(f"module 'fidec' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])

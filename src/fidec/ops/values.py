@@ -1,0 +1,33 @@
+"""Value learning: targets, ensembles, and the scale of the critic in a policy's objective."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+Aggregate = Literal["mean", "min"]
+
+
+def aggregate(values: Float[Array, "ensemble *batch"], how: Aggregate) -> Float[Array, "*batch"]:
+    """One value from an ensemble's: the mean, or the minimum of clipped double Q-learning."""
+    return values.mean(axis=0) if how == "mean" else values.min(axis=0)
+
+
+def td_target(
+    rewards: Float[Array, " b"], masks: Float[Array, " b"], next_values: Float[Array, " b"], discount: float
+) -> Float[Array, " b"]:
+    """r + gamma m V(s'), without a gradient. The mask, not the end of a trajectory, stops bootstrapping."""
+    return jax.lax.stop_gradient(rewards + discount * masks * next_values)
+
+
+def td_loss(values: Float[Array, "ensemble b"], target: Float[Array, " b"]) -> Float[Array, ""]:
+    """The mean over heads and batch of (Q - target)^2."""
+    return jnp.mean((values - target) ** 2)
+
+
+def value_scale(values: Float[Array, " b"]) -> Float[Array, ""]:
+    """1 / mean|Q|, without a gradient: makes a policy's objective independent of the reward's scale."""
+    return jax.lax.stop_gradient(1.0 / jnp.maximum(jnp.abs(values).mean(), 1e-6))

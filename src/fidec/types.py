@@ -1,0 +1,52 @@
+"""The few types that every room shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+# A JAX or NumPy array: the same Batch carries data on the host and on the device.
+ArrayLike = Any
+PRNGKey = Key[Array, ""]
+Metrics = dict[str, Float[Array, ""]]
+Params = Any  # a pytree of arrays, as flax gives it
+
+
+class Batch(NamedTuple):
+    """Transitions (s, a, r, m, s', a'), stacked along the leading axis.
+
+    `masks` is 1 where the value of s' may be bootstrapped and 0 where the task ended there. `next_actions`
+    is the data's action at s'; at the end of a trajectory, where there is none, it repeats `actions`.
+    """
+
+    observations: ArrayLike
+    actions: ArrayLike
+    rewards: ArrayLike
+    masks: ArrayLike
+    next_observations: ArrayLike
+    next_actions: ArrayLike
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a method has to know of the data: shapes, and the user's own action units.
+
+    Inside fidec actions lie in [-1, 1]. `action_low` and `action_high` are the bounds that -1 and 1 stand
+    for; None means that the data was in [-1, 1] already.
+    """
+
+    observation_shape: tuple[int, ...]
+    action_dim: int
+    observation_dtype: str = "float32"
+    action_low: tuple[float, ...] | None = None
+    action_high: tuple[float, ...] | None = None
+
+    def to_user_units(self, actions: np.ndarray) -> np.ndarray:
+        """Map actions from [-1, 1] to the units that the data came in."""
+        if self.action_low is None or self.action_high is None:
+            return actions
+        low, high = np.asarray(self.action_low), np.asarray(self.action_high)
+        return (low + (np.asarray(actions) + 1.0) * 0.5 * (high - low)).astype(np.float32)
