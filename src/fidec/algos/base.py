@@ -1,0 +1,139 @@
+"""What a method is, and the register of methods.
+
+A method is three pure functions on one pytree of arrays; `make(config, spec)` closes over the static parts.
+Scan, vmap over seeds, donation, exact resume and export follow from that without special cases.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module, metadata
+from typing import Any, Literal, NamedTuple, Protocol, get_args, get_origin, get_type_hints
+
+from fidec.errors import ConfigError
+from fidec.types import ArrayLike, Batch, Metrics, PRNGKey, Spec
+
+ENTRY_POINTS = "fidec.algos"
+PRESETS = ("recommended", "paper", "released")
+
+
+def check_choices(config: Any) -> None:
+    """Refuse a value that a Literal field does not list; unchecked, some branch would be taken in silence."""
+    for name, hint in get_type_hints(type(config)).items():
+        if get_origin(hint) is Literal and getattr(config, name) not in get_args(hint):
+            choices = ", ".join(get_args(hint))
+            raise ConfigError(f"{name} must be one of {choices}, not {getattr(config, name)!r}")
+
+
+class Init(Protocol):
+    def __call__(self, key: PRNGKey) -> Any:
+        """A fresh state: a pytree that holds arrays only."""
+        ...
+
+
+class Update(Protocol):
+    def __call__(self, state: Any, batch: Batch, key: PRNGKey) -> tuple[Any, Metrics]:
+        """One gradient step; the metrics are scalars, `loss` among them."""
+        ...
+
+
+class Act(Protocol):
+    def __call__(
+        self,
+        state: Any,
+        observations: ArrayLike,
+        key: PRNGKey,
+        *,
+        candidates: int = 1,
+        return_base: bool = False,
+    ) -> Any:
+        """Actions in [-1, 1] for a batch of observations (or for a single one).
+
+        With `candidates` > 1 that many actions are drawn for each observation and the one of highest value is
+        taken. With `return_base` the result is (actions, base actions), the latter being what the behaviour
+        model proposed before the method moved it.
+        """
+        ...
+
+
+class Algorithm(NamedTuple):
+    """A method with its configuration and data specification closed over.
+
+    `policy(state)` drops everything that `act` does not need (its fields become None), so that
+    `act(policy(state), ...)` equals `act(state, ...)`: that is what a portable policy stores.
+    """
+
+    init: Init
+    update: Update
+    act: Act
+    policy: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Method:
+    """An entry of the register: how to configure and make an algorithm.
+
+    `presets` maps a preset's name to the fields in which it differs from the defaults of `config`; the
+    defaults are the preset `recommended`.
+    """
+
+    name: str
+    summary: str
+    config: type
+    make: Callable[[Any, Spec], Algorithm]
+    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def configure(self, preset: str = "recommended", **fields: Any) -> Any:
+        """The configuration of a preset, with `fields` changed."""
+        if preset != "recommended" and preset not in self.presets:
+            known = ", ".join(("recommended", *self.presets))
+            raise ConfigError(f"{self.name} has no preset {preset!r}; it has {known}")
+        unknown = set(fields) - {f.name for f in dataclasses.fields(self.config)}
+        if unknown:
+            known = ", ".join(f.name for f in dataclasses.fields(self.config))
+            raise ConfigError(f"{self.name} has no option {', '.join(sorted(unknown))}; it has {known}")
+        return self.config(**{**self.presets.get(preset, {}), **fields})
+
+
+# The methods of this package, by the module that defines `METHOD`. Imported when first asked for.
+_OWN = {name: f"fidec.algos.{name}" for name in ("deflow", "fidec")}
+
+
+@cache
+def _plugins() -> dict[str, metadata.EntryPoint]:
+    return {point.name: point for point in metadata.entry_points(group=ENTRY_POINTS)}
+
+
+def names() -> list[str]:
+    """All registered methods: this package's and those that other packages add."""
+    return sorted({*_OWN, *_plugins()})
+
+
+def get(name: str) -> Method:
+    """The method of that name. Another package adds one through the entry-point group `fidec.algos`."""
+    if name in _OWN:
+        return import_module(_OWN[name]).METHOD
+    if name in _plugins():
+        value = _plugins()[name].value
+        try:
+            method = _plugins()[name].load()
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(
+                f"method {name!r} of entry point {value} cannot be loaded: {error}; repair or uninstall it"
+            ) from error
+        if not isinstance(method, Method):
+            raise ConfigError(f"entry point {value} of method {name!r} is not a fidec.algos.Method")
+        return method
+    close = difflib.get_close_matches(name, names(), n=1)
+    hint = f"; did you mean {close[0]}?" if close else "."
+    raise ConfigError(f"there is no method {name!r}{hint} Known methods: {', '.join(names())}")
+
+
+def make(name: str, spec: Spec, *, preset: str = "recommended", **fields: Any) -> Algorithm:
+    """A method ready to use: `make("fidec", spec, budget=0.01)`."""
+    method = get(name)
+    return method.make(method.configure(preset, **fields), spec)

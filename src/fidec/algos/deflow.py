@@ -1,0 +1,44 @@
+"""DeFlow: FiDec's algorithm with the isotropic metric, D(delta) = mean(delta^2).
+
+The two share `fidec.algos.residual`; FiDec with `metric="isotropic"` is DeFlow bit for bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fidec.algos import residual
+from fidec.algos.base import Algorithm, Method
+from fidec.ops import fisher
+from fidec.types import Spec
+
+
+@dataclass(frozen=True)
+class DeFlowConfig(residual.ResidualConfig):
+    """DeFlow's options: those that it shares with FiDec."""
+
+
+PRESETS = {
+    # DeFlow's own code: lambda starts at e.
+    "paper": {"multiplier_init": 2.718281828459045},
+    # The copy beside FiDec's released code, its baseline.
+    "released": {"normalize_q": False, "grad_clip": 5.0, "clip_scope": "global"},
+}
+
+
+def penalty(displacement, actions, key, *, velocity, sample):
+    """mean(delta^2) over the action's dimensions, whatever the flow says."""
+    return fisher.penalty(displacement, None, damping=0.0, trace_scale="dimension", half=False, per_dimension=True)
+
+
+def make(config: DeFlowConfig, spec: Spec) -> Algorithm:
+    return residual.make(config, spec, penalty)
+
+
+METHOD = Method(
+    name="deflow",
+    summary="flow policy refined by a residual map with a mean squared displacement budget",
+    config=DeFlowConfig,
+    make=make,
+    presets=PRESETS,
+)

@@ -1,0 +1,258 @@
+"""A behaviour flow, and a residual map that moves its actions towards value inside a trust region.
+
+    a_0 = mu_beta(s, z)                                   the behaviour flow, `flow_steps` Euler steps
+    a   = a_0 + delta(s, a_0)                             the local transport map
+    max_delta  E[Q(s, a)]   subject to   E[D(delta; s, a_0)] <= budget
+
+DeFlow and FiDec are this algorithm; they differ in D alone, which `make` takes as an argument. One update:
+
+    critic      (Q(s, a) - r - gamma m Qbar(s', a_0' + delta(s', a_0')))^2
+    flow        flow matching on the data's actions
+    residual    lambda D(delta) - Q(s, a_0 + delta) / mean|Q|
+    multiplier  lambda rises while E[D] exceeds the budget
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fidec import nn
+from fidec.algos.base import Algorithm, check_choices
+from fidec.errors import ConfigError
+from fidec.ops import dual, flow, values
+from fidec.optim import ClipScope, clip_gradients, polyak
+from fidec.types import Batch, Metrics, Params, PRNGKey, Spec
+
+MODULES = ("critic", "flow", "residual", "multiplier")
+
+# Penalties (b,) of the displacements of base actions, given the state's velocity field and its sampler.
+Penalty = Callable[..., jax.Array]
+
+
+@dataclass(frozen=True)
+class ResidualConfig:
+    """What DeFlow and FiDec share. The defaults are the benchmark's common settings."""
+
+    hidden: tuple[int, ...] = (512, 512, 512, 512)
+    """Widths of the hidden layers of every network."""
+    learning_rate: float = 3e-4
+    """Adam's learning rate, for all networks and log lambda."""
+    discount: float = 0.99
+    """The discount gamma."""
+    target_rate: float = 0.005
+    """Polyak rate of the target critic."""
+    q_aggregate: values.Aggregate = "mean"
+    """How the two target critics make one TD target."""
+    flow_steps: int = 10
+    """Euler steps from noise to an action."""
+    budget: float = 0.001
+    """epsilon: the trust region's size, in units of the penalty (isotropic: mean squared displacement)."""
+    multiplier_init: float = 10.0
+    """lambda at the start."""
+    dual: Literal["log", "projected"] = "log"
+    """The multiplier: Adam on log lambda (the released code) or ReLU(lambda + eta violation) (the paper)."""
+    dual_step_size: float = 1.0
+    """eta of the projected step; the paper does not give it."""
+    order: Literal["joint", "alternating"] = "joint"
+    """One simultaneous step on all modules (the released code), or critic, flow, residual, multiplier in
+    turn, each seeing the modules before it updated (the paper's Algorithm 1). Base actions, and the penalty
+    that the multiplier answers, are those of the update's start in either order, which saves a flow solve."""
+    normalize_q: bool = True
+    """Divide Q by its mean magnitude in the residual's objective."""
+    grad_clip: float | None = None
+    """Largest gradient norm; None does not clip."""
+    clip_scope: ClipScope = "module"
+    """One norm over all modules together (the released code), or one for each module."""
+    clip_actions: bool = True
+    """Clip base and refined actions to [-1, 1]; the paper does not mention it, its code does."""
+
+    def __post_init__(self):
+        check_choices(self)
+        if self.order == "alternating" and self.clip_scope == "global" and self.grad_clip is not None:
+            raise ConfigError(
+                "clip_scope 'global' needs all gradients at once, order 'alternating' takes them in turn; "
+                "choose clip_scope 'module' or order 'joint'"
+            )
+        for name in ("learning_rate", "budget", "multiplier_init", "dual_step_size"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be positive, not {getattr(self, name)}")
+        if not (self.grad_clip is None or self.grad_clip > 0):
+            raise ConfigError(f"grad_clip must be positive, or None for no clipping, not {self.grad_clip}")
+        if not 0 < self.target_rate <= 1:
+            raise ConfigError(f"target_rate must lie in (0, 1], not {self.target_rate}")
+        if not 0 <= self.discount < 1:
+            raise ConfigError(f"discount must lie in [0, 1), not {self.discount}")
+        if self.flow_steps < 1 or not self.hidden or min(self.hidden) < 1:
+            raise ConfigError("flow_steps and every hidden width must be at least 1")
+
+
+class State(NamedTuple):
+    """Arrays only. `params["multiplier"]` is log lambda, or lambda itself if the dual is projected."""
+
+    params: dict[str, Any]
+    target: Any
+    optimiser: Any
+    step: jax.Array
+
+
+def make(config: ResidualConfig, spec: Spec, penalty: Penalty) -> Algorithm:
+    """init, update and act for the given penalty on displacements."""
+    if len(spec.observation_shape) != 1:
+        raise ConfigError(f"flat observations are needed, not of shape {spec.observation_shape}")
+    d = spec.action_dim
+    networks = {
+        "critic": nn.Critic(config.hidden),
+        "flow": nn.VelocityField(config.hidden, d),
+        "residual": nn.ResidualMap(config.hidden, d),
+    }
+    adam = optax.adam(config.learning_rate)
+    learned = MODULES if config.dual == "log" else MODULES[:-1]
+
+    def clip(actions):
+        return jnp.clip(actions, -1.0, 1.0) if config.clip_actions else actions
+
+    def velocity_at(params: Params, observations) -> flow.Velocity:
+        """The velocity field of these states; x may carry further leading axes."""
+
+        def velocity(x, t):
+            shape = (*x.shape[:-1], observations.shape[-1])
+            return networks["flow"].apply(params, jnp.broadcast_to(observations, shape), x, t)
+
+        return velocity
+
+    def behave(params: Params, observations, noise):
+        """a_0 = mu_beta(s, z)."""
+        return clip(flow.sample(velocity_at(params, observations), noise, config.flow_steps))
+
+    def refine(params: Params, observations, base):
+        """(delta, a_0 + delta)."""
+        shape = (*base.shape[:-1], observations.shape[-1])
+        displacement = networks["residual"].apply(params, jnp.broadcast_to(observations, shape), base)
+        return displacement, clip(base + displacement)
+
+    def critic(params: Params, observations, actions):
+        shape = (*actions.shape[:-1], observations.shape[-1])
+        return networks["critic"].apply(params, jnp.broadcast_to(observations, shape), actions)
+
+    def multiplier_of(params):
+        return jnp.exp(params["multiplier"]) if config.dual == "log" else params["multiplier"]
+
+    def init(key: PRNGKey) -> State:
+        observation, action = jnp.zeros((1, *spec.observation_shape)), jnp.zeros((1, d))
+        inputs = {"critic": (action,), "flow": (action, action[:, :1]), "residual": (action,)}
+        keys = jax.random.split(key, len(inputs))
+        params = {
+            name: networks[name].init(k, observation, *inputs[name]) for name, k in zip(inputs, keys, strict=True)
+        }
+        # A Python float would be weakly typed: the second call of a jitted update would compile once more.
+        start = jnp.asarray(config.multiplier_init, jnp.float32)
+        params["multiplier"] = jnp.log(start) if config.dual == "log" else start
+        return State(
+            params=params,
+            target=jax.tree.map(jnp.copy, params["critic"]),
+            optimiser={name: adam.init(params[name]) for name in learned},
+            step=jnp.zeros((), jnp.int32),
+        )
+
+    def update(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
+        noise_key, flow_key, metric_key = jax.random.split(key, 3)
+        rows = batch.actions.shape[0]
+        # One solve serves s and s': twice the rows, half the launches.
+        both = jnp.concatenate([batch.observations, batch.next_observations])
+        base = behave(state.params["flow"], both, jax.random.normal(noise_key, (2 * rows, d)))
+        base, next_base = jax.lax.stop_gradient((base[:rows], base[rows:]))
+
+        def critic_loss(critic_params, params):
+            _, next_actions = refine(params["residual"], batch.next_observations, next_base)
+            next_q = critic(state.target, batch.next_observations, next_actions)
+            next_v = values.aggregate(next_q, config.q_aggregate)
+            target = values.td_target(batch.rewards, batch.masks, next_v, config.discount)
+            q = critic(critic_params, batch.observations, batch.actions)
+            loss = values.td_loss(q, target)
+            return loss, {"critic_loss": loss, "q_data": q.mean(), "td_target": target.mean()}
+
+        def flow_loss(flow_params, params):
+            velocity = velocity_at(flow_params, batch.observations)
+            loss = flow.matching_loss(velocity, batch.actions, flow_key)
+            return loss, {"flow_loss": loss}
+
+        def residual_loss(residual_params, params):
+            displacement, actions = refine(residual_params, batch.observations, base)
+            q = critic(params["critic"], batch.observations, actions).mean(axis=0)
+            scale = values.value_scale(q) if config.normalize_q else 1.0
+            cost = penalty(
+                displacement,
+                base,
+                metric_key,
+                velocity=velocity_at(params["flow"], batch.observations),
+                sample=lambda noise: behave(params["flow"], batch.observations, noise),
+            ).mean()
+            multiplier = jax.lax.stop_gradient(multiplier_of(params))
+            loss = multiplier * cost - scale * q.mean()
+            return loss, {
+                "residual_loss": loss,
+                "q_policy": q.mean(),
+                "penalty": cost,
+                "multiplier": multiplier,
+                "displacement": jnp.sqrt(jnp.mean(jnp.sum(displacement**2, axis=-1))),
+                "clipped": jnp.mean(jnp.abs(base + displacement) > 1.0),
+            }
+
+        losses = {"critic": critic_loss, "flow": flow_loss, "residual": residual_loss}
+        metrics: Metrics = {}
+
+        def gradient(name, params):
+            """The gradient of one module's loss; every other module is held fixed."""
+            if name == "multiplier":  # comes after the residual, whose penalty it answers
+                return dual.log_gradient(metrics["penalty"] - config.budget)
+            grads, info = jax.grad(losses[name], has_aux=True)(params[name], params)
+            metrics.update(info)
+            return grads
+
+        def descend(names, params, optimiser):
+            """Simultaneous steps on `names`, all gradients taken at `params`."""
+            grads = {name: gradient(name, params) for name in names}
+            for name in names:
+                metrics[f"grad_norm/{name}"] = optax.tree.norm(grads[name])
+            grads = clip_gradients(grads, config.grad_clip, config.clip_scope)
+            params, optimiser = dict(params), dict(optimiser)
+            for name in names:
+                updates, optimiser[name] = adam.update(grads[name], optimiser[name])
+                params[name] = optax.apply_updates(params[name], updates)
+            return params, optimiser
+
+        params, optimiser = state.params, state.optimiser
+        for names in [learned] if config.order == "joint" else [(name,) for name in learned]:
+            params, optimiser = descend(names, params, optimiser)
+        if config.dual == "projected":
+            violation = metrics["penalty"] - config.budget
+            stepped = dual.projected_step(params["multiplier"], violation, config.dual_step_size)
+            params = {**params, "multiplier": stepped}
+
+        metrics["loss"] = metrics["critic_loss"] + metrics["flow_loss"] + metrics["residual_loss"]
+        # The target follows the critic as it was before this step, as in the FQL backbone.
+        target = polyak(state.params["critic"], state.target, config.target_rate)
+        return State(params, target, optimiser, state.step + 1), metrics
+
+    def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
+        noise = jax.random.normal(key, (candidates, *observations.shape[:-1], d))
+        base = behave(state.params["flow"], observations, noise)
+        _, actions = refine(state.params["residual"], observations, base)
+        if candidates > 1:
+            q = critic(state.params["critic"], observations, actions).mean(axis=0)
+            best = jnp.argmax(q, axis=0)[None, ..., None]
+            actions, base = (jnp.take_along_axis(x, best, axis=0) for x in (actions, base))
+        # A policy acts inside the box, whatever it was trained with.
+        actions, base = (jnp.clip(x[0], -1.0, 1.0) for x in (actions, base))
+        return (actions, base) if return_base else actions
+
+    def policy(state: State) -> State:
+        return state._replace(target=None, optimiser=None)
+
+    return Algorithm(init, update, act, policy)
