@@ -1,0 +1,47 @@
+"""Data: sources -> `OfflineDataset`, checks, and the cache of OGBench files. Nothing here imports jax."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fidec.data.arrays import dataset_from_arrays
+    from fidec.data.cache import CachedFile, data_dir, list_cache
+    from fidec.data.check import Report, check_dataset, describe_dataset
+    from fidec.data.dataset import OfflineDataset
+    from fidec.data.sources import load_dataset
+
+_HOMES = {
+    "CachedFile": "cache",
+    "OfflineDataset": "dataset",
+    "Report": "check",
+    "check_dataset": "check",
+    "data_dir": "cache",
+    "dataset_from_arrays": "arrays",
+    "describe_dataset": "check",
+    "list_cache": "cache",
+    "load_dataset": "sources",
+}
+
+__all__ = [
+    "CachedFile",
+    "OfflineDataset",
+    "Report",
+    "check_dataset",
+    "data_dir",
+    "dataset_from_arrays",
+    "describe_dataset",
+    "list_cache",
+    "load_dataset",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        return getattr(import_module(f"fidec.data.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

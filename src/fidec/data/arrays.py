@@ -1,0 +1,176 @@
+"""From plain arrays in time order to an `OfflineDataset`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fidec.data.columns import (
+    action_array,
+    action_bounds,
+    check_length,
+    fail,
+    flag_vector,
+    observation_array,
+    row_vector,
+)
+from fidec.data.dataset import OfflineDataset, episodes_of
+from fidec.errors import DataError
+
+
+def dataset_from_arrays(
+    observations: Any,
+    actions: Any,
+    rewards: Any,
+    terminals: Any = None,
+    masks: Any = None,
+    truncations: Any = None,
+    next_observations: Any = None,
+    *,
+    action_low: Any = None,
+    action_high: Any = None,
+    name: str = "arrays",
+) -> OfflineDataset:
+    """Make a data set from arrays whose rows are in time order, one episode after the other.
+
+    Row t says: in state `observations[t]` the action `actions[t]` was taken and gave `rewards[t]`.
+
+    Where episodes end. `terminals[t]` is 1 where the task ended with row t (Gymnasium's `terminated`, D4RL's
+    `terminals`); `truncations[t]` is 1 where the episode was only cut after row t (Gymnasium's `truncated`,
+    D4RL's `timeouts`). An episode ends at either; the very last row always ends one (as a cut, if nothing
+    else is said). With neither, all rows are one episode.
+
+    What is bootstrapped. `masks[t]` is 1 where the value of the next state counts. The default is
+    `1 - terminals`: a task end stops the sum of rewards, a time limit does not. If you pass `masks`, they are
+    taken as they are, and `terminals` only says where trajectories end (the meaning in OGBench and FQL).
+
+    The next state. If `next_observations` is given, every row is a transition. If not, the next state is the
+    next row of the same episode. The last row of an episode then has none: if its mask is 0 it is kept, with
+    its own observation as a next state that nobody looks at; if its mask is 1 it is used only as the next
+    state of the row before (the layout of OGBench, and D4RL's rule at timeouts).
+
+    Actions lie in [-1, 1], or between `action_low` and `action_high` (one number or one per dimension). They
+    are rescaled to [-1, 1] inside, and the policy answers in your units.
+
+    Raises `DataError` that names key and row for what cannot be used: NaN, wrong lengths, text, and so on.
+    """
+    return build_dataset(
+        {
+            "observations": observations,
+            "actions": actions,
+            "rewards": rewards,
+            "terminals": terminals,
+            "masks": masks,
+            "truncations": truncations,
+            "next_observations": next_observations,
+            "action_low": action_low,
+            "action_high": action_high,
+        },
+        where=name,
+        name=name,
+        source=f"arrays:{name}",
+        copy=True,
+    )
+
+
+def build_dataset(
+    columns: dict[str, Any],
+    *,
+    where: str,
+    name: str,
+    source: str,
+    info: dict[str, Any] | None = None,
+    copy: bool = False,
+) -> OfflineDataset:
+    """The rules of `dataset_from_arrays` on a dict of columns; `where` is what errors are headed with."""
+    given = {key: value for key, value in columns.items() if value is not None}
+    for key in ("observations", "actions", "rewards"):
+        if key not in given:
+            raise fail(where, key, " is missing.")
+    observations = observation_array(where, "observations", given["observations"])
+    rows = len(observations)
+    actions_raw = np.asarray(given["actions"])
+    dim = actions_raw.shape[1] if actions_raw.ndim == 2 else 1
+    bounds = action_bounds(where, given.get("action_low"), given.get("action_high"), dim)
+    actions = action_array(where, given["actions"], rows, bounds)
+    rewards = row_vector(where, "rewards", given["rewards"], rows)
+    ends, masks = _ends_and_masks(where, given, rows)
+
+    if "next_observations" in given:
+        next_observations = observation_array(where, "next_observations", given["next_observations"])
+        check_length(where, "next_observations", next_observations, rows)
+        if (next_observations.shape, next_observations.dtype) != (observations.shape, observations.dtype):
+            raise fail(
+                where,
+                "next_observations",
+                f" is {next_observations.shape} {next_observations.dtype} but 'observations' is "
+                f"{observations.shape} {observations.dtype}; they must agree.",
+            )
+        keep = None
+        if copy:  # the user may change their arrays afterwards
+            observations, next_observations = observations.copy(), next_observations.copy()
+    else:
+        keep, ends, next_row = _next_rows(ends, masks)
+        if not keep.any():
+            raise DataError(
+                f"{where}: no episode has a next state: every row ends an episode that was only cut. "
+                "Pass next_observations, or check 'terminals' and 'truncations'."
+            )
+        next_observations = observations[next_row[keep]]
+        observations, actions = observations[keep], actions[keep]
+        rewards, masks, ends = rewards[keep], masks[keep], ends[keep]
+
+    following = np.arange(1, len(actions) + 1)
+    following[ends] -= 1
+    facts = {"rows": rows, "transitions": len(actions), **(info or {})}
+    return OfflineDataset(
+        observations=observations,
+        actions=actions,
+        rewards=rewards.copy() if copy else rewards,
+        masks=masks,
+        terminals=ends,
+        next_observations=next_observations,
+        next_actions=actions[following],
+        episodes=episodes_of(ends),
+        name=name,
+        source=source,
+        info=facts,
+        action_low=None if bounds is None else bounds[0],
+        action_high=None if bounds is None else bounds[1],
+    )
+
+
+def _ends_and_masks(where: str, given: dict[str, Any], rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where trajectories end, and where to bootstrap."""
+    nothing = np.zeros(rows, bool)
+    terminals = flag_vector(where, "terminals", given["terminals"], rows) if "terminals" in given else nothing
+    cut = flag_vector(where, "truncations", given["truncations"], rows) if "truncations" in given else nothing
+    if "masks" in given:
+        masks = flag_vector(where, "masks", given["masks"], rows).astype(np.float32)
+    else:
+        if cut.any() and terminals[cut].all():
+            (row,) = np.flatnonzero(cut)[:1]
+            raise fail(
+                where,
+                "terminals",
+                f", row {row}: every truncated row is also terminal, so it is unclear where to "
+                "bootstrap. If your "
+                "'terminals' are Gymnasium's terminated | truncated, pass `terminated` alone; otherwise pass "
+                "'masks' (1 = bootstrap).",
+            )
+        masks = 1.0 - terminals.astype(np.float32)
+    ends = terminals | cut
+    ends[-1] = True
+    return ends, masks
+
+
+def _next_rows(ends: np.ndarray, masks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows to keep, where trajectories end among them, and the row of the next state."""
+    rows = len(ends)
+    keep = ~ends | (masks == 0)
+    before_dropped = np.zeros(rows, bool)
+    before_dropped[:-1] = ~keep[1:]
+    next_row = np.arange(1, rows + 1)
+    next_row[ends] -= 1
+    return keep, ends | before_dropped, next_row

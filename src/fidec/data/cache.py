@@ -1,0 +1,145 @@
+"""Where OGBench files are kept, and what is known of each: a small JSON file beside it.
+
+The directory is the argument, else the environment variable FIDEC_DATA_DIR, else the user's cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from fidec.errors import DataError
+
+
+def data_dir(cache_dir: str | Path | None = None) -> Path:
+    """The cache directory (not created here)."""
+    chosen = cache_dir or os.environ.get("FIDEC_DATA_DIR")
+    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("fidec")) / "data"
+
+
+def search_dirs(cache_dir: str | Path | None = None) -> list[Path]:
+    """Where an OGBench file is looked for: the cache, then OGBench's own directory.
+
+    With an explicit `cache_dir` only that one, so that no other file is taken by surprise.
+    """
+    if cache_dir is not None:
+        return [data_dir(cache_dir)]
+    return [data_dir(), Path.home() / ".ogbench" / "data"]
+
+
+def file_sha256(path: str | Path) -> str:
+    """SHA-256 of a file's bytes."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sidecar_path(path: str | Path) -> Path:
+    """`x.npz` -> `x.npz.json`."""
+    return Path(f"{path}.json")
+
+
+def maker_record_path(path: str | Path) -> Path:
+    """`x.npz` and `x-val.npz` -> `x.json`, which `fidec data make` writes for both."""
+    path = Path(path)
+    return path.with_name(f"{path.stem.removesuffix('-val')}.json")
+
+
+def read_sidecar(path: str | Path) -> dict[str, Any]:
+    """What was recorded of a data file, by its maker or by us; empty if nothing was."""
+    made = maker_record_path(path)
+    if made.is_file():
+        record, split = _read_json(made), "val" if Path(path).stem.endswith("-val") else "train"
+        hashes = record.get("sha256")
+        if "made_by" in record and isinstance(hashes, dict) and split in hashes:
+            return {"origin": "made", "sha256": hashes[split], "settings": record.get("settings")}
+    side = sidecar_path(path)
+    return _read_json(side) if side.is_file() else {}
+
+
+def _read_json(side: Path) -> dict[str, Any]:
+    try:
+        facts = json.loads(side.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{side}: cannot be read as JSON ({error}); delete it to record the file anew.") from error
+    if not isinstance(facts, dict):
+        raise DataError(f"{side}: expected a JSON object; delete it to record the file anew.")
+    return facts
+
+
+def write_sidecar(path: str | Path, **facts: Any) -> dict[str, Any]:
+    """Record a data file: SHA-256, size, and the given facts (`origin` is "downloaded" or "made")."""
+    record = {**facts, "sha256": file_sha256(path), "bytes": Path(path).stat().st_size}
+    side = sidecar_path(path)
+    partial = side.with_name(f"{side.name}.{os.getpid()}.part")
+    partial.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    os.replace(partial, side)
+    return record
+
+
+def verify(path: str | Path) -> dict[str, Any]:
+    """Compare a file with its record, if there is one, and return the record."""
+    facts = read_sidecar(path)
+    expected = facts.get("sha256")
+    if expected is not None:
+        found = file_sha256(path)
+        if found != expected:
+            raise DataError(
+                f"{path}: SHA-256 is {found[:16]}... but its record says {str(expected)[:16]}...: the file "
+                "was changed or damaged. Make or download it again; if the change was meant, delete the .json "
+                "file beside it."
+            )
+    return facts
+
+
+@dataclass(frozen=True)
+class CachedFile:
+    """A row of `fidec data list`. `rows` and `origin` are None where they are not known."""
+
+    name: str
+    path: str
+    bytes: int
+    rows: int | None
+    origin: str | None
+    sha256: str | None
+    problem: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+
+def list_cache(cache_dir: str | Path | None = None) -> list[CachedFile]:
+    """The `.npz` files of the search directories, by name. Headers only: quick, and nothing is hashed."""
+    return [
+        _describe(path)
+        for folder in search_dirs(cache_dir)
+        if folder.is_dir()
+        for path in sorted(folder.glob("*.npz"))
+    ]
+
+
+def _describe(path: Path) -> CachedFile:
+    from fidec.data.npz import npz_headers
+
+    rows, facts, problem = None, {}, None
+    try:
+        shape, _ = npz_headers(path).get("observations", ((), None))
+        rows = shape[0] if shape else None
+        facts = read_sidecar(path)
+    except DataError as error:
+        problem = str(error)
+    return CachedFile(
+        name=path.stem,
+        path=str(path),
+        bytes=path.stat().st_size,
+        rows=rows,
+        origin=facts.get("origin"),
+        sha256=facts.get("sha256"),
+        problem=problem,
+    )

@@ -1,0 +1,179 @@
+"""The hard checks on single arrays: what cannot be repaired is refused, naming file, key and row.
+
+Every function takes `where` (a file name, or the name that the user gave) and `key`, and returns the array
+in the dtype that `OfflineDataset` uses.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fidec.errors import DataError
+
+# Strictly inside [-1, 1], because tanh-based densities are infinite at the border (as FQL does).
+ACTION_LIMIT = 1.0 - 1e-5
+# Actions this far outside their bounds are rounding, not another unit.
+ACTION_TOLERANCE = 1e-4
+
+
+def fail(where: str, key: str, text: str) -> DataError:
+    """An error that starts with the place: `where: key 'rewards', row 3: ...`."""
+    return DataError(f"{where}: key '{key}'{text}")
+
+
+def first_true(bad: np.ndarray) -> tuple[int, ...]:
+    """Index of the first True, as plain integers."""
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))
+
+
+def numbers(where: str, key: str, value: object) -> np.ndarray:
+    """A real numeric or boolean array; objects, text, complex numbers and records are refused."""
+    try:
+        array = np.asarray(value)
+    except Exception as error:  # ragged lists, odd array-likes
+        raise fail(where, key, f" is not an array of numbers ({error}); give rows of equal shape.") from error
+    if array.dtype.kind not in "biuf":
+        what = {
+            "O": "Python objects",
+            "S": "byte strings",
+            "U": "text",
+            "c": "complex numbers",
+            "V": "records",
+        }
+        kind = what.get(array.dtype.kind, array.dtype.name)
+        raise fail(where, key, f" holds {kind} (dtype {array.dtype}); store plain float32 numbers instead.")
+    return array
+
+
+def check_length(where: str, key: str, array: np.ndarray, rows: int) -> None:
+    """All arrays have one row per time step."""
+    if len(array) != rows:
+        raise fail(
+            where,
+            key,
+            f" has {len(array)} rows but 'observations' has {rows}; all keys need one row per step.",
+        )
+
+
+def to_float32(where: str, key: str, array: np.ndarray) -> np.ndarray:
+    """Cast, and refuse NaN, infinity and what float32 cannot hold."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        cast = array.astype(np.float32, copy=False)
+    finite = np.isfinite(cast)
+    if not finite.all():
+        at = first_true(~finite)
+        row, *columns = at
+        column = f", column {', '.join(map(str, columns))}" if columns else ""
+        count = int((~finite).any(axis=tuple(range(1, finite.ndim))).sum())
+        raise fail(
+            where,
+            key,
+            f", row {row}{column}: the value is {array[at]}, not a finite float32 ({count} such rows); "
+            "remove or repair those episodes.",
+        )
+    return cast
+
+
+def observation_array(where: str, key: str, value: object) -> np.ndarray:
+    """(N, ...) float32, or uint8 if the rows are images."""
+    array = numbers(where, key, value)
+    if array.ndim < 2 or 0 in array.shape:
+        raise fail(
+            where,
+            key,
+            f" has shape {array.shape}; expected (rows, features) or (rows, height, width, channels), not empty.",
+        )
+    if array.dtype == np.uint8 and array.ndim >= 3:
+        return array
+    return to_float32(where, key, array)
+
+
+def row_vector(where: str, key: str, value: object, rows: int) -> np.ndarray:
+    """(N,) float32; a trailing axis of length one is taken off."""
+    array = numbers(where, key, value)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise fail(where, key, f" has shape {array.shape}; expected ({rows},), one number per row.")
+    check_length(where, key, array, rows)
+    return to_float32(where, key, array)
+
+
+def flag_vector(where: str, key: str, value: object, rows: int) -> np.ndarray:
+    """(N,) bool from booleans or from numbers that are exactly 0 or 1."""
+    array = row_vector(where, key, value, rows)
+    odd = (array != 0) & (array != 1)
+    if odd.any():
+        (row,) = first_true(odd)
+        raise fail(where, key, f", row {row}: the value is {array[row]}; expected 0 or 1 (or False and True).")
+    return array.astype(bool)
+
+
+def action_bounds(
+    where: str, low: object, high: object, dim: int
+) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Bounds per dimension; None if they are [-1, 1], so that nothing has to be rescaled."""
+    if low is None and high is None:
+        return None
+    if low is None or high is None:
+        missing = "action_low" if low is None else "action_high"
+        raise fail(where, missing, " is missing: give both bounds or none.")
+    bounds = []
+    for key, value in (("action_low", low), ("action_high", high)):
+        array = to_float32(where, key, np.atleast_1d(numbers(where, key, value)))
+        if array.shape not in ((1,), (dim,)):
+            raise fail(
+                where,
+                key,
+                f" has shape {array.shape}; expected one number or {dim}, one per action dimension.",
+            )
+        bounds.append(np.broadcast_to(array, (dim,)).astype(float))
+    lower, upper = bounds
+    if not (lower < upper).all():
+        (i,) = first_true(~(lower < upper))
+        raise fail(where, "action_low", f", dimension {i}: {lower[i]} is not below action_high, which is {upper[i]}.")
+    if (lower == -1).all() and (upper == 1).all():
+        return None
+    return tuple(lower.tolist()), tuple(upper.tolist())
+
+
+def action_array(
+    where: str,
+    value: object,
+    rows: int,
+    bounds: tuple[tuple[float, ...], tuple[float, ...]] | None,
+) -> np.ndarray:
+    """(N, d) float32 inside +-ACTION_LIMIT, rescaled if bounds are given."""
+    key = "actions"
+    array = numbers(where, key, value)
+    if array.dtype.kind != "f":
+        raise fail(
+            where,
+            key,
+            f" has dtype {array.dtype}, which looks like discrete actions; fidec needs continuous ones. "
+            "If they are continuous, store them as float32.",
+        )
+    if array.ndim != 2 or array.shape[1] == 0:
+        hint = "; write actions[:, None] for one dimension" if array.ndim == 1 else ""
+        raise fail(where, key, f" has shape {array.shape}; expected ({rows}, action dimensions){hint}.")
+    check_length(where, key, array, rows)
+    unit = to_float32(where, key, array)
+    if bounds is not None:
+        low, high = (np.asarray(b) for b in bounds)
+        unit = (2.0 * (unit - low) / (high - low) - 1.0).astype(np.float32)
+    outside = np.abs(unit) > 1.0 + ACTION_TOLERANCE
+    if outside.any():
+        row, dim = first_true(outside)
+        span = "[-1, 1]" if bounds is None else f"the given bounds [{bounds[0][dim]}, {bounds[1][dim]}]"
+        raise fail(
+            where,
+            key,
+            f", row {row}, dimension {dim}: {array[row, dim]} lies outside {span} "
+            f"({int(outside.any(axis=1).sum())} such rows; dimension {dim} spans "
+            f"[{array[:, dim].min()}, {array[:, dim].max()}]). Pass action_low and action_high, the "
+            "bounds of the "
+            "environment's action space (in a file: keys of these names); the policy then answers in "
+            "your units. "
+            "If the environment clips its actions, clip them in the data too.",
+        )
+    return np.clip(unit, -ACTION_LIMIT, ACTION_LIMIT)

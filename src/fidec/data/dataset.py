@@ -1,0 +1,136 @@
+"""`OfflineDataset`: transitions as flat arrays, with the episodes they came from.
+
+    episode 0            | episode 1
+    s0   s1   s2   s3    | s0   s1   s2        observations
+    a0   a1   a2   a3    | a0   a1   a2        actions
+    s1   s2   s3   s4    | s1   s2   s3        next_observations
+    a1   a2   a3   a3    | a1   a2   a2        next_actions: the last one repeats
+    0    0    0    1     | 0    0    1         terminals: a trajectory ends here, for whatever reason
+    1    1    1    1     | 1    1    0         masks: 0 where the task ended, so nothing is bootstrapped
+
+Terminals and masks differ. A time limit ends a trajectory and leaves the mask at 1; in OGBench a trajectory
+goes on through success, so that a mask may be 0 in its middle. Only masks enter the TD target.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fidec.errors import DataError
+
+if TYPE_CHECKING:  # fidec.types imports jax, which data workers must not
+    from fidec.types import Batch, Spec
+
+_ARRAYS = (
+    "observations",
+    "actions",
+    "rewards",
+    "masks",
+    "terminals",
+    "next_observations",
+    "next_actions",
+    "episodes",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class OfflineDataset:
+    """N transitions in time order. Build one with `dataset_from_arrays` or `load_dataset`, which check it.
+
+    `observations` and `next_observations` are float32 (uint8 for images), `actions` float32 in [-1, 1],
+    `rewards` and `masks` float32, `terminals` bool. Row i of `episodes` (E, 2) is [start, stop) of a
+    trajectory. `action_low` and `action_high` are the user's own action bounds if they are not [-1, 1].
+    The arrays are read-only.
+    """
+
+    observations: np.ndarray
+    actions: np.ndarray
+    rewards: np.ndarray
+    masks: np.ndarray
+    terminals: np.ndarray
+    next_observations: np.ndarray
+    next_actions: np.ndarray
+    episodes: np.ndarray
+    name: str
+    source: str
+    info: dict[str, Any] = field(default_factory=dict)
+    action_low: tuple[float, ...] | None = None
+    action_high: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        rows = len(self.observations)
+        for key in _ARRAYS:
+            array = getattr(self, key)
+            if key != "episodes" and len(array) != rows:
+                raise DataError(f"{self.name}: '{key}' has {len(array)} rows, 'observations' has {rows}.")
+            view = array.view()
+            view.setflags(write=False)  # the hash stays true
+            object.__setattr__(self, key, view)
+        if rows == 0 or not np.array_equal(self.episodes, episodes_of(self.terminals)):
+            raise DataError(f"{self.name}: the episode index does not match the terminals.")
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __repr__(self) -> str:
+        return (
+            f"OfflineDataset({self.name!r}, {self.size} transitions, {len(self.episodes)} episodes, "
+            f"observations {self.observations.shape[1:]} {self.observations.dtype}, "
+            f"actions {self.actions.shape[1:]}, source {self.source!r})"
+        )
+
+    @property
+    def size(self) -> int:
+        """Number of transitions."""
+        return len(self.observations)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory taken by all arrays."""
+        return sum(getattr(self, key).nbytes for key in _ARRAYS)
+
+    @property
+    def spec(self) -> Spec:
+        """What a method has to know of this data."""
+        from fidec.types import Spec
+
+        return Spec(
+            observation_shape=tuple(self.observations.shape[1:]),
+            action_dim=self.actions.shape[1],
+            observation_dtype=str(self.observations.dtype),
+            action_low=self.action_low,
+            action_high=self.action_high,
+        )
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hash of the content: equal arrays have equal hashes, whatever file they came from."""
+        digest = hashlib.sha256()
+        arrays = {key: getattr(self, key) for key in _ARRAYS}
+        if self.action_low is not None:
+            arrays["action_low"] = np.asarray(self.action_low, np.float64)
+            arrays["action_high"] = np.asarray(self.action_high, np.float64)
+        for key, array in arrays.items():
+            digest.update(f"{key}:{array.dtype.str}:{array.shape};".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
+    def batch(self) -> Batch:
+        """All transitions as one `fidec.types.Batch` (no copy)."""
+        from fidec.types import Batch
+
+        return Batch(**{key: getattr(self, key) for key in Batch._fields})
+
+
+def episodes_of(terminals: np.ndarray) -> np.ndarray:
+    """(E, 2) int64, [start, stop) of every trajectory; the last row must be an end."""
+    stops = np.flatnonzero(terminals) + 1
+    if len(stops) == 0 or stops[-1] != len(terminals):
+        raise DataError("the last row of a data set must end a trajectory.")
+    starts = np.concatenate([[0], stops[:-1]])
+    return np.stack([starts, stops], axis=1).astype(np.int64)

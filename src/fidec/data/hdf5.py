@@ -1,0 +1,129 @@
+"""HDF5, read without trust, and the D4RL layout.
+
+An HDF5 file may point at other files of this machine (external links, external storage, virtual data sets)
+and may declare any size it likes. All of that is refused before anything is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from fidec.data.columns import fail, flag_vector
+from fidec.data.dataset import OfflineDataset
+from fidec.data.npz import MAX_RATIO, existing_file, from_file_columns, require_keys
+from fidec.errors import DataError
+
+# deflate, shuffle, fletcher32, lzf: built into h5py. Any other filter would load a plug-in library.
+_FILTERS = {1, 2, 3, 32000}
+# Never-written data reads as zeros and takes no storage; allow as much as a long column of flags.
+_UNWRITTEN = 64 * 2**20
+
+KEYS = (
+    "observations",
+    "actions",
+    "rewards",
+    "terminals",
+    "timeouts",
+    "next_observations",
+    "action_low",
+    "action_high",
+)
+
+
+@contextmanager
+def open_hdf5(path: str | Path) -> Iterator[h5py.File]:
+    """Open for reading; whatever HDF5 raises on a broken file becomes a DataError."""
+    file = existing_file(path)
+    try:
+        with h5py.File(file, "r") as handle:
+            yield handle
+    except (DataError, GeneratorExit):
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())[:160]
+        raise DataError(f"{file}: not a readable HDF5 file ({text}); it is damaged or of another kind.") from error
+
+
+def place(item: h5py.Group | h5py.Dataset) -> str:
+    """The path inside the file, without the leading slash."""
+    return str(item.name).strip("/")
+
+
+def child(group: h5py.Group, key: str, where: str) -> Any:
+    """A direct member of a group, if it is stored in this very file."""
+    link = group.get(key, getlink=True)
+    full = f"{place(group)}/{key}".lstrip("/")
+    if not isinstance(link, h5py.HardLink):
+        kind = {h5py.ExternalLink: "an external link (to another file)", h5py.SoftLink: "a soft link"}
+        raise fail(
+            where,
+            full,
+            f" is {kind.get(type(link), 'not stored here')}; refused. Copy the data into the file itself.",
+        )
+    return group[key]
+
+
+def refuse_links(group: h5py.Group, where: str) -> None:
+    """Refuse a group with a member that is a link, read or not."""
+    for key in map(str, group):
+        if not isinstance(group.get(key, getlink=True), h5py.HardLink):
+            child(group, key, where)
+
+
+def read_array(group: h5py.Group, key: str, where: str) -> np.ndarray:
+    """One array, after checking where its bytes lie and that there can be as many as it declares."""
+    item = child(group, key, where)
+    full = place(item)
+    if not isinstance(item, h5py.Dataset):
+        raise fail(where, full, " is a group; expected an array.")
+    if item.external is not None:
+        raise fail(where, full, " keeps its bytes in another file (external storage); refused.")
+    if item.is_virtual:
+        raise fail(where, full, " is a virtual data set, which may show other files; refused.")
+    if item.shape is None:
+        raise fail(where, full, " is empty; expected an array of numbers.")
+    if item.dtype.kind not in "biuf":
+        raise fail(where, full, f" has dtype {item.dtype}; expected plain numbers.")
+    plist = item.id.get_create_plist()
+    filters = {plist.get_filter(i)[0] for i in range(plist.get_nfilters())}
+    if not filters <= _FILTERS:
+        raise fail(where, full, f" is packed with unknown HDF5 filters {sorted(filters - _FILTERS)}; use gzip.")
+    declared = int(np.prod([int(n) for n in item.shape], dtype=object)) * item.dtype.itemsize
+    stored = min(item.id.get_storage_size(), Path(where).stat().st_size)
+    if declared > MAX_RATIO * stored + _UNWRITTEN:
+        raise fail(
+            where,
+            full,
+            f" declares shape {item.shape} ({declared} bytes) but {stored} bytes are stored; not read.",
+        )
+    try:
+        return item[()]
+    except Exception as error:
+        text = " ".join(str(error).split())[:160]
+        raise fail(where, full, f" cannot be read ({text}); the file is damaged.") from error
+
+
+def load_hdf5(path: str | Path, **bounds: Any) -> OfflineDataset:
+    """A file in D4RL's layout: observations, actions, rewards, terminals, timeouts, maybe next_observations.
+
+    D4RL's `terminals` are task ends (mask 0), its `timeouts` are cuts. Without stored `next_observations` the
+    transition at a timeout is dropped, as D4RL's own `qlearning_dataset` does, because its next row belongs
+    to another episode.
+    """
+    file = existing_file(path)
+    where = str(file)
+    with open_hdf5(file) as handle:
+        refuse_links(handle, where)
+        require_keys(where, set(handle), ("observations", "actions", "rewards"))
+        columns: dict[str, Any] = {key: read_array(handle, key, where) for key in KEYS if key in handle}
+    if "terminals" in columns:
+        # Rows that are both terminal and timed out are task ends in D4RL.
+        rows = columns["observations"].shape[:1]
+        columns["masks"] = ~flag_vector(where, "terminals", columns["terminals"], rows[0] if rows else 0)
+    return from_file_columns(columns, file, f"hdf5:{path}", **bounds)

@@ -1,0 +1,217 @@
+"""Minari data sets, read from their files with h5py alone.
+
+`minari.load_dataset` builds an environment from the metadata's entry point when the metadata has no spaces,
+which runs code of the file's choosing. Here the metadata is read as JSON and nothing in it is ever called.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from fidec.data.arrays import build_dataset
+from fidec.data.columns import (
+    action_array,
+    action_bounds,
+    fail,
+    flag_vector,
+    numbers,
+    observation_array,
+    row_vector,
+)
+from fidec.data.dataset import OfflineDataset
+from fidec.data.hdf5 import child, open_hdf5, place, read_array
+from fidec.errors import ConfigError, DataError
+
+_METADATA_LIMIT = 16 * 2**20
+
+
+def minari_root() -> Path:
+    """Where Minari keeps its data: MINARI_DATASETS_PATH, else ~/.minari/datasets."""
+    root = os.environ.get("MINARI_DATASETS_PATH")
+    return Path(root) if root else Path.home() / ".minari" / "datasets"
+
+
+def load_minari(dataset_id: str, *, action_low: Any = None, action_high: Any = None) -> OfflineDataset:
+    """A local Minari data set by its id, such as `D4RL/pen/human-v2`. Nothing is downloaded.
+
+    Masks are 1 - terminations; a trajectory ends with its episode. Dict observations are flattened and
+    concatenated in sorted key order, as Gymnasium's FlattenObservation does. Action bounds come from the
+    metadata's action space unless they are given.
+    """
+    if not re.fullmatch(r"[-\w.]+(/[-\w.]+)*", dataset_id) or ".." in dataset_id:
+        raise ConfigError(f"{dataset_id!r} is not a Minari id; expected such as 'D4RL/pen/human-v2'.")
+    folder = minari_root() / dataset_id / "data"
+    if not folder.is_dir():
+        raise DataError(
+            f"Minari data set {dataset_id!r} not found: {folder} does not exist. Get it with "
+            f"`minari download {dataset_id}`, or set MINARI_DATASETS_PATH to where it is."
+        )
+    metadata = _read_metadata(folder)
+    file = folder / "main_data.hdf5"
+    if metadata.get("data_format", "hdf5") != "hdf5":
+        raise DataError(
+            f"{folder}: data format {metadata['data_format']!r} is not supported; expected 'hdf5'. "
+            "Write the data set again with data_format='hdf5'."
+        )
+    if action_low is None and action_high is None:
+        action_low, action_high = _box_bounds(folder, metadata)
+    episodes, keys = _read_episodes(file, action_low, action_high)
+    columns = {key: np.concatenate([e[key] for e in episodes]) for key in episodes[0]}
+    info = {"file": str(file), "episodes": len(episodes)}
+    if keys:
+        info["observation_keys"] = keys
+    return build_dataset(
+        {**columns, "action_low": action_low, "action_high": action_high},
+        where=str(file),
+        name=dataset_id,
+        source=f"minari:{dataset_id}",
+        info=info,
+    )
+
+
+def _read_metadata(folder: Path) -> dict[str, Any]:
+    path = folder / "metadata.json"
+    try:
+        if path.stat().st_size > _METADATA_LIMIT:
+            raise DataError(f"{path}: larger than {_METADATA_LIMIT} bytes; not metadata.")
+        metadata = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path}: cannot be read as JSON ({error}); the data set is damaged.") from error
+    if not isinstance(metadata, dict):
+        raise DataError(f"{path}: expected a JSON object, found {type(metadata).__name__}.")
+    return metadata
+
+
+def _box_bounds(folder: Path, metadata: dict[str, Any]) -> tuple[Any, Any]:
+    """Bounds of the action space, if the metadata holds a Box with finite ones."""
+    path = str(folder / "metadata.json")
+    space = metadata.get("action_space")
+    if space is None:
+        return None, None
+    try:
+        box = json.loads(space) if isinstance(space, str) else space
+        if box["type"] != "Box":
+            raise fail(path, "action_space", f" is {box['type']}; fidec needs continuous actions, a Box of one axis.")
+        low, high = (np.asarray(box[key], np.float64).reshape(-1) for key in ("low", "high"))
+    except (TypeError, KeyError, ValueError, RecursionError) as error:
+        raise fail(path, "action_space", f" is not a Minari space ({error}).") from error
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        return None, None
+    return low, high
+
+
+def _read_episodes(file: Path, low: Any, high: Any) -> tuple[list[dict[str, np.ndarray]], list[str]]:
+    """Columns of every episode, checked one by one so that an error can name the episode."""
+    where = str(file)
+    episodes, keys = [], []
+    with open_hdf5(file) as handle:
+        names = sorted((n for n in map(str, handle) if re.fullmatch(r"episode_\d+", n)), key=lambda n: int(n[8:]))
+        if not names:
+            raise DataError(f"{where}: holds no episodes (groups episode_0, episode_1, ...).")
+        for name in names:
+            group = child(handle, name, where)
+            if not isinstance(group, h5py.Group):
+                raise fail(where, name, " is not a group.")
+            columns, keys = _read_episode(group, where, low, high)
+            if episodes and columns["observations"].shape[1:] != episodes[0]["observations"].shape[1:]:
+                raise fail(where, f"{name}/observations", " has another shape than in the first episode.")
+            if episodes and columns["actions"].shape[1:] != episodes[0]["actions"].shape[1:]:
+                raise fail(where, f"{name}/actions", " has another shape than in the first episode.")
+            episodes.append(columns)
+    return episodes, keys
+
+
+def _read_episode(group: h5py.Group, where: str, low: Any, high: Any) -> tuple[dict[str, np.ndarray], list[str]]:
+    """T transitions from T + 1 observations."""
+    name = place(group)
+    for key in ("observations", "actions", "rewards", "terminations", "truncations"):
+        if key not in group:
+            raise fail(
+                where,
+                f"{name}/{key}",
+                f" is missing; the episode holds {', '.join(sorted(group)) or 'nothing'}.",
+            )
+    observations, keys = _read_observations(group, where)
+    actions = read_array(group, "actions", where)
+    here, rows = f"{where}: {name}", len(actions) if actions.ndim else 0
+    if rows == 0:
+        raise fail(where, f"{name}/actions", " has no steps; remove the empty episode.")
+    if len(observations) != rows + 1:
+        raise fail(
+            where,
+            f"{name}/observations",
+            f" has {len(observations)} rows for {rows} actions; Minari stores one observation more than actions.",
+        )
+    dim = actions.shape[1] if actions.ndim == 2 else 1
+    action_array(here, actions, rows, action_bounds(here, low, high, dim))
+    terminations, truncations = (
+        flag_vector(here, key, read_array(group, key, where), rows) for key in ("terminations", "truncations")
+    )
+    ends = terminations | truncations
+    ends[-1] = True
+    columns = {
+        "observations": observations[:-1],
+        "actions": actions,
+        "rewards": row_vector(here, "rewards", read_array(group, "rewards", where), rows),
+        "terminals": ends,
+        "masks": ~terminations,
+        "next_observations": observations[1:],
+    }
+    return columns, keys
+
+
+def _read_observations(group: h5py.Group, where: str) -> tuple[np.ndarray, list[str]]:
+    """One array per episode, and the keys of a dict space in the order in which they were joined."""
+    name = place(group)
+    item = child(group, "observations", where)
+    if isinstance(item, h5py.Dataset):
+        array = read_array(group, "observations", where)
+        if array.dtype == np.uint8 and array.ndim == 2 and _starts_like_jpeg(array):
+            raise _jpeg(where, f"{name}/observations")
+        return observation_array(f"{where}: {name}", "observations", array), []
+    parts, keys = [], []
+    for key, array in _leaves(item, where, ""):
+        values = numbers(f"{where}: {name}", f"observations/{key}", array)
+        if values.dtype == np.uint8 and values.ndim > 1:
+            raise _jpeg(where, f"{name}/observations/{key}")
+        if values.ndim == 0 or (parts and len(values) != len(parts[0])):
+            raise fail(where, f"{name}/observations/{key}", f" has shape {values.shape}; expected one row per step.")
+        parts.append(values.reshape(len(values), -1).astype(np.float32))
+        keys.append(key)
+    if not parts:
+        raise fail(where, f"{name}/observations", " is an empty group.")
+    return observation_array(f"{where}: {name}", "observations", np.concatenate(parts, axis=1)), keys
+
+
+def _leaves(group: h5py.Group, where: str, prefix: str, depth: int = 0) -> list[tuple[str, np.ndarray]]:
+    found = []
+    for key in sorted(map(str, group)):
+        if key.startswith("_index_") or depth > 8:
+            raise fail(where, prefix + key, " belongs to a tuple or too deep a space; only Box and Dict are read.")
+        item = child(group, key, where)
+        if isinstance(item, h5py.Group):
+            found += _leaves(item, where, f"{prefix}{key}/", depth + 1)
+        else:
+            found.append((prefix + key, read_array(group, key, where)))
+    return found
+
+
+def _starts_like_jpeg(array: np.ndarray) -> bool:
+    return array.shape[1] > 3 and bool((array[:, 0] == 0xFF).all() and (array[:, 1] == 0xD8).all())
+
+
+def _jpeg(where: str, key: str) -> DataError:
+    return fail(
+        where,
+        key,
+        " holds images in a form that is not read (packed as JPEG, or inside a dict); write the data "
+        "set with "
+        "jpeg_encoding=False and the image as the whole observation.",
+    )

@@ -1,0 +1,180 @@
+"""NumPy archives, read without trust: no pickles, no sizes that the file cannot hold."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+
+from fidec.data.arrays import build_dataset
+from fidec.data.columns import fail
+from fidec.data.dataset import OfflineDataset
+from fidec.errors import DataError
+
+# Deflate cannot shrink data by more than about 1032 to 1; a claim beyond that is a lie or a bomb.
+MAX_RATIO = 1100
+Header = tuple[tuple[int, ...], np.dtype]
+
+KEYS = (
+    "observations",
+    "actions",
+    "rewards",
+    "terminals",
+    "masks",
+    "truncations",
+    "timeouts",
+    "next_observations",
+    "action_low",
+    "action_high",
+)
+
+
+def existing_file(path: str | Path) -> Path:
+    """The path, if it is a file."""
+    found = Path(path).expanduser()
+    try:
+        if found.is_file():
+            return found
+        what = "is a directory" if found.is_dir() else "does not exist"
+    except (OSError, ValueError) as error:
+        raise DataError(f"{str(path)!r} is not a usable path: {error}.") from error
+    raise DataError(f"{found} {what}; expected a data file. Check the path.")
+
+
+def npz_headers(path: str | Path) -> dict[str, Header]:
+    """Shape and dtype of every array, without reading the arrays. Raises DataError for a broken file."""
+    file = existing_file(path)
+    with _open_zip(file) as archive:
+        return {_key(member): _header(file, archive, member) for member in _members(file, archive)}
+
+
+def read_npz(path: str | Path, keys: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
+    """The arrays of an archive (those among `keys`, if given). Nothing is ever unpickled."""
+    file = existing_file(path)
+    arrays = {}
+    with _open_zip(file) as archive:
+        for member in _members(file, archive):
+            key = _key(member)
+            if keys is not None and key not in keys:
+                continue
+            _header(file, archive, member)
+            try:
+                with archive.open(member) as stream:
+                    arrays[key] = npy.read_array(stream, allow_pickle=False)
+                    stream.read(1)  # the end of the member, where zipfile verifies its CRC
+            except Exception as error:  # whatever a parser makes of hostile bytes, the file is broken
+                raise fail(str(file), key, f" cannot be read ({_short(error)}); the file is damaged.") from error
+    return arrays
+
+
+def load_npz(path: str | Path, **bounds: Any) -> OfflineDataset:
+    """An `.npz` whose keys are the arguments of `dataset_from_arrays` (`timeouts` = `truncations`)."""
+    file = existing_file(path)
+    require_keys(str(file), npz_headers(file), ("observations", "actions", "rewards"))
+    return from_file_columns(dict(read_npz(file, KEYS)), file, f"npz:{path}", **bounds)
+
+
+def from_file_columns(
+    columns: dict[str, Any], file: Path, source: str, *, action_low: Any = None, action_high: Any = None
+) -> OfflineDataset:
+    """Columns read from a file: a file has to say where its episodes end."""
+    if not {"terminals", "truncations", "timeouts"} & set(columns):
+        raise fail(
+            str(file),
+            "terminals",
+            " is missing, and so are 'truncations' and 'timeouts': the file does not say where episodes end.",
+        )
+    timeouts = columns.pop("timeouts", None)
+    columns.setdefault("truncations", timeouts)
+    if action_low is not None or action_high is not None:
+        columns |= {"action_low": action_low, "action_high": action_high}
+    return build_dataset(columns, where=str(file), name=file.stem, source=source, info={"file": str(file)})
+
+
+def require_keys(where: str, found: Any, needed: tuple[str, ...]) -> None:
+    """Say which key is missing, and which there are."""
+    for key in needed:
+        if key not in found:
+            hint = ""
+            if key == "rewards" and "qpos" in found:
+                hint = (
+                    " This looks like an OGBench file, whose rewards depend on the task: load it as "
+                    "'ogbench:<name>-singletask-v0' with this directory as the cache directory."
+                )
+            names = ", ".join(sorted(found)[:12]) or "nothing"
+            raise fail(where, key, f" is missing; the file holds {names}.{hint}")
+
+
+def _open_zip(file: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(file)
+    except Exception as error:
+        raise DataError(
+            f"{file}: not a readable .npz archive ({_short(error)}). If it was cut short, make or "
+            "download it again; "
+            "pickled files (.pkl, .npy with objects) are never opened."
+        ) from error
+
+
+def _members(file: Path, archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
+    members = [m for m in archive.infolist() if not m.is_dir()]
+    if not members:
+        raise DataError(f"{file}: the archive is empty.")
+    if len({m.filename for m in members}) != len(members):
+        raise DataError(f"{file}: two arrays have the same name; the archive is damaged.")
+    packed = sum(m.compress_size for m in members)
+    if packed > file.stat().st_size:
+        raise DataError(f"{file}: the archive claims {packed} packed bytes, more than the file has; not read.")
+    return members
+
+
+def _key(member: zipfile.ZipInfo) -> str:
+    return member.filename.removesuffix(".npy")
+
+
+def _header(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Header:
+    """Read one array's header and check that its size is what the archive can hold."""
+    where, key = str(file), _key(member)
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise fail(where, key, " is packed by a method that NumPy does not write; save it with np.savez again.")
+    try:
+        with archive.open(member) as stream:
+            version = npy.read_magic(stream)
+            if version == (1, 0):
+                shape, _, dtype = npy.read_array_header_1_0(stream)
+            else:
+                shape, _, dtype = npy.read_array_header_2_0(stream)
+            start = stream.tell()
+    except Exception as error:
+        raise fail(where, key, f" is not a NumPy array, or is damaged ({_short(error)}).") from error
+    if dtype.hasobject:
+        raise fail(
+            where,
+            key,
+            " holds Python objects, which would have to be unpickled; refused. Save plain numbers.",
+        )
+    needed = math.prod(shape) * dtype.itemsize
+    if needed + start != member.file_size:
+        raise fail(
+            where,
+            key,
+            f" claims shape {shape} of {dtype} ({needed} bytes) but the archive holds "
+            f"{member.file_size - start}; "
+            "the file is damaged.",
+        )
+    if member.file_size > MAX_RATIO * member.compress_size + 1024:
+        raise fail(
+            where,
+            key,
+            f" claims {member.file_size} bytes out of {member.compress_size} packed ones, which is impossible.",
+        )
+    return shape, dtype
+
+
+def _short(error: Exception) -> str:
+    text = " ".join(str(error).split())[:160]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

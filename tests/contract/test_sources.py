@@ -1,0 +1,249 @@
+"""Every source is read as its own library reads it."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from fidec.data import dataset_from_arrays, load_dataset
+from fidec.data.columns import ACTION_LIMIT
+from fidec.errors import ConfigError, DataError
+
+TASK = "pointmaze-medium-navigate-singletask-task3-v0"
+
+
+def ogbench_file(folder: Path, name: str = "pointmaze-medium-navigate-v0", **changes) -> Path:
+    """Random walks in OGBench's layout: 20 trajectories of 30 states."""
+    rng = np.random.default_rng(0)
+    qpos = rng.uniform(-2, 22, size=(600, 2)).astype(np.float32)
+    arrays = {
+        "observations": qpos,
+        "actions": rng.uniform(-1, 1, size=(600, 2)).astype(np.float32),
+        "terminals": np.arange(600) % 30 == 29,
+        "qpos": qpos,
+        "qvel": rng.normal(size=(600, 2)).astype(np.float32),
+    } | changes
+    path = folder / f"{name}.npz"
+    np.savez_compressed(path, **{k: v for k, v in arrays.items() if v is not None})
+    return path
+
+
+def test_ogbench_is_read_as_ogbench_reads_it(tmp_path, monkeypatch):
+    import ogbench
+
+    path = ogbench_file(tmp_path)
+    ogbench_file(tmp_path, "pointmaze-medium-navigate-v0-val")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        env, theirs, _ = ogbench.make_env_and_datasets(TASK, dataset_path=str(path))
+    env.close()
+    (tmp_path / "pointmaze-medium-navigate-v0-val.npz").unlink()  # we need no validation file
+    np.random.seed(7)
+    before = np.random.get_state()[1].copy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours = load_dataset(TASK, cache_dir=tmp_path)
+    assert (np.random.get_state()[1] == before).all()
+    for key in ("observations", "next_observations", "rewards", "masks"):
+        np.testing.assert_array_equal(getattr(ours, key), theirs[key])
+        assert getattr(ours, key).dtype == theirs[key].dtype
+    np.testing.assert_array_equal(ours.terminals, theirs["terminals"].astype(bool))
+    np.testing.assert_array_equal(ours.actions, np.clip(theirs["actions"], -ACTION_LIMIT, ACTION_LIMIT))
+    assert 0 < (ours.masks == 0).sum() < ours.size  # the goal was met somewhere, so the labels say something
+    assert ours.episodes.tolist() == [[29 * i, 29 * (i + 1)] for i in range(20)]
+    monkeypatch.setenv("FIDEC_DATA_DIR", str(tmp_path))
+    assert load_dataset(f"ogbench:{TASK}").sha256 == ours.sha256
+    other = load_dataset(TASK.replace("task3", "task1"))
+    assert other.sha256 != ours.sha256
+
+
+def test_ogbench_looks_into_its_own_directory_last(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("FIDEC_DATA_DIR", str(tmp_path / "empty"))
+    (tmp_path / ".ogbench" / "data").mkdir(parents=True)
+    path = ogbench_file(tmp_path / ".ogbench" / "data")
+    assert load_dataset(TASK).info["file"] == str(path)
+    with pytest.raises(DataError, match="not found in"):  # an explicit directory is the only one
+        load_dataset(TASK, cache_dir=tmp_path / "empty")
+
+
+def test_a_missing_ogbench_file_is_never_downloaded(tmp_path, monkeypatch):
+    import urllib.request
+
+    monkeypatch.setattr(urllib.request, "urlopen", lambda *a, **k: pytest.fail("tried to download"))
+    with pytest.raises(DataError) as caught:
+        load_dataset("ogbench:cube-single-play-singletask-v0", cache_dir=tmp_path)
+    for words in (
+        "cube-single-play-v0.npz",
+        str(tmp_path),
+        "fidec data make cube-single-play-v0",
+        "fidec data get",
+    ):
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"qpos": None}, "'qpos' is missing"),
+        ({"qpos": np.zeros((600, 5))}, r"'qpos' has rows of shape \(5,\); .* has \(2,\)"),
+        ({"qpos": np.full((600, 2), np.nan)}, "'qpos', row 0, column 0"),
+        ({"observations": np.zeros((600, 7))}, r"'observations' has rows of shape \(7,\)"),
+        ({"terminals": np.zeros(600)}, "'terminals', row 599: the last row must be 1"),
+        ({"terminals": np.ones(600)}, "every trajectory is empty"),
+        ({"actions": np.full((600, 2), 3.0)}, "'actions', row 0, dimension 0: 3.0 lies outside"),
+        ({"actions": np.zeros((600, 3))}, r"'actions' has rows of shape \(3,\)"),
+        ({"actions": np.zeros((599, 2))}, "'actions' has 599 rows"),
+    ],
+)
+def test_broken_ogbench_files(tmp_path, changes, message):
+    ogbench_file(tmp_path, **changes)
+    with pytest.raises(DataError, match=message):
+        load_dataset(TASK, cache_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("cube-single-play-v0", "Did you mean 'cube-single-play-singletask-v0'"),
+        ("cube-singel-play-singletask-v0", "Close ones: cube-single-play-singletask"),
+        ("cube-single-play-singletask-task9-v0", "no task"),
+        ("lerobot:user/repo", "unknown data source 'lerobot:'.*ogbench.*npz.*hdf5.*minari"),
+        ("npz:", "names no data set"),
+        ("mine.npz", "write 'npz:mine.npz'"),
+        ("minari:../../etc", "not a Minari id"),
+    ],
+)
+def test_ids_that_make_no_sense(source, message):
+    with pytest.raises(ConfigError, match=message):
+        load_dataset(source)
+
+
+def test_minari_is_read_as_minari_reads_it(tmp_path, monkeypatch):
+    minari = pytest.importorskip("minari")
+    import gymnasium
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        env = minari.DataCollector(gymnasium.make("Pendulum-v1", max_episode_steps=25))
+        env.action_space.seed(0)
+        for episode in range(4):
+            env.reset(seed=episode)
+            truncated, steps = False, 0
+            while not truncated and steps < 10 + 10 * episode:  # some are cut by hand, some by the limit
+                _, _, _, truncated, _ = env.step(env.action_space.sample())
+                steps += 1
+        env.create_dataset(dataset_id="pendulum/random-v0", algorithm_name="random")
+        env.close()
+        theirs = list(minari.load_dataset("pendulum/random-v0", download=False).iterate_episodes())
+    ours = load_dataset("minari:pendulum/random-v0")
+    assert ours.action_low == (-2.0,)
+    assert ours.action_high == (2.0,)
+    assert [len(e.actions) for e in theirs] == (ours.episodes[:, 1] - ours.episodes[:, 0]).tolist()
+    assert sum(bool(e.truncations[-1]) for e in theirs) >= 1
+    for (start, stop), episode in zip(ours.episodes, theirs, strict=True):
+        np.testing.assert_array_equal(ours.observations[start:stop], episode.observations[:-1])
+        np.testing.assert_array_equal(ours.next_observations[start:stop], episode.observations[1:])
+        np.testing.assert_allclose(ours.rewards[start:stop], episode.rewards, rtol=1e-6)
+        user = ours.spec.to_user_units(ours.actions[start:stop])
+        np.testing.assert_allclose(user, episode.actions, atol=1e-4)
+        np.testing.assert_array_equal(ours.masks[start:stop], 1.0 - episode.terminations)
+    assert np.flatnonzero(ours.terminals).tolist() == (ours.episodes[:, 1] - 1).tolist()
+
+
+def d4rl_columns(rows: int = 40) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(3)
+    step = np.arange(rows)
+    return {
+        "observations": rng.normal(size=(rows, 5)),
+        "actions": rng.uniform(-1, 1, size=(rows, 3)),
+        "rewards": rng.normal(size=rows),
+        "terminals": np.isin(step, [7, 25]),
+        "timeouts": np.isin(step, [15, 25, 33]),
+    }
+
+
+def qlearning_dataset(data: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """D4RL's published rule: every row but the last; the row at a timeout is left out."""
+    rows = [i for i in range(len(data["rewards"]) - 1) if not data["timeouts"][i]]
+    return {
+        "observations": data["observations"][rows].astype(np.float32),
+        "next_observations": data["observations"][np.array(rows) + 1].astype(np.float32),
+        "actions": data["actions"][rows].astype(np.float32),
+        "rewards": data["rewards"][rows].astype(np.float32),
+        "terminals": data["terminals"][rows],
+    }
+
+
+def test_d4rl_layout_follows_d4rls_rule(tmp_path):
+    data = d4rl_columns()
+    data["timeouts"][25] = False
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        for key, value in data.items():
+            file[key] = value
+        file["infos/qpos"] = np.zeros((40, 2))
+        file["metadata/policy"] = np.bytes_("ignored")
+    ours, theirs = load_dataset(f"hdf5:{tmp_path / 'a.hdf5'}"), qlearning_dataset(data)
+    for key in ("observations", "rewards"):
+        np.testing.assert_array_equal(getattr(ours, key), theirs[key])
+    np.testing.assert_allclose(ours.actions, theirs["actions"], atol=1.1e-5)
+    np.testing.assert_array_equal(ours.masks, 1.0 - theirs["terminals"])
+    # D4RL's next state of a terminal row is the first of another episode; ours stays inside.
+    alive = ours.masks == 1
+    np.testing.assert_array_equal(ours.next_observations[alive], theirs["next_observations"][alive])
+    np.testing.assert_array_equal(ours.next_observations[~alive], ours.observations[~alive])
+
+
+def test_d4rl_layout_with_stored_next_observations_keeps_every_row(tmp_path):
+    data = d4rl_columns() | {"next_observations": np.random.default_rng(4).normal(size=(40, 5))}
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        for key, value in data.items():
+            file[key] = value
+    ours = load_dataset(f"hdf5:{tmp_path / 'a.hdf5'}")
+    assert ours.size == 40
+    assert np.flatnonzero(ours.terminals).tolist() == [7, 15, 25, 33, 39]
+    assert np.flatnonzero(ours.masks == 0).tolist() == [7, 25]  # both terminal and timed out: a task end
+
+
+def test_bounds_in_a_file_or_by_argument(tmp_path):
+    data = d4rl_columns() | {"actions": np.full((40, 3), 2.5)}
+    data["timeouts"][25] = False
+    np.savez(tmp_path / "plain.npz", **data)
+    np.savez(tmp_path / "bounds.npz", **data, action_low=-5.0, action_high=[5.0, 5.0, 5.0])
+    with pytest.raises(DataError, match="action_low"):
+        load_dataset(f"npz:{tmp_path / 'plain.npz'}")
+    own = load_dataset(f"npz:{tmp_path / 'bounds.npz'}")
+    given = load_dataset(f"npz:{tmp_path / 'plain.npz'}", action_low=-5, action_high=5)
+    assert own.sha256 == given.sha256
+    np.testing.assert_allclose(own.actions, 0.5)
+    with pytest.raises(ConfigError, match="bounds cannot be given"):
+        load_dataset(TASK, action_low=-1, action_high=1)
+
+
+def test_a_plug_in_adds_a_scheme(monkeypatch):
+    from fidec.data import sources
+
+    made = dataset_from_arrays(np.zeros((3, 1)), np.zeros((3, 1)), np.zeros(3))
+
+    class Entry:
+        name, value = "mine", "mine:load"
+
+        def __init__(self, result):
+            self.result = result
+
+        def load(self):
+            return lambda what: self.result
+
+    entries = [Entry(made)]
+    monkeypatch.setattr(sources, "entry_points", lambda group, name="mine": [e for e in entries if e.name == name])
+    assert load_dataset("mine:abc") is made
+    entries[0] = Entry("text")
+    with pytest.raises(ConfigError, match="returned str"):
+        load_dataset("mine:abc")
+    with pytest.raises(ConfigError, match="mine: \\(plug-in mine:load\\)"):
+        load_dataset("yours:abc")
