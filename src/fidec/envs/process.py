@@ -1,0 +1,166 @@
+"""The near side of an environment's own process: start it, talk to it with a time limit, end it."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.connection import wait
+from typing import Any
+
+from fidec.envs import worker
+from fidec.errors import EnvError
+
+_CONTEXT = multiprocessing.get_context("spawn")
+_START_LOCK = threading.Lock()
+
+
+def pickled(make_env: Callable[[], Any]) -> bytes:
+    """The bytes from which a process makes its environment."""
+    try:
+        return pickle.dumps(make_env)
+    except Exception as error:
+        raise EnvError(
+            f"make_env cannot be sent to another process ({error}); pass a function defined at the top of a "
+            "module, or functools.partial of one, for example partial(fidec.envs.make.make, task)"
+        ) from error
+
+
+class EnvProcess:
+    """One environment in one spawned process. `receive` never raises: the ways to fail are values."""
+
+    def __init__(self, payload: bytes, environ: Mapping[str, str] | None = None):
+        self.facts: dict[str, Any] = {}
+        self.owes_reply = False
+        self._pipe, far_end = _CONTEXT.Pipe()
+        self._process = _CONTEXT.Process(
+            target=worker.main, args=(far_end, os.getpid(), payload, dict(environ or {})), name="fidec-env"
+        )
+        with _START_LOCK, _signals_blocked(), _main_module_hidden(needed=b"__main__" in payload):
+            self._process.start()
+        far_end.close()  # so that the pipe ends when the process does
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is alive and waits for a command."""
+        return bool(self.facts) and not self.owes_reply and self._process.is_alive()
+
+    def wait_ready(self, timeout: float) -> str | None:
+        """Wait until the environment is made; the reason as a string if that fails."""
+        kind, value = receive([self], timeout)[0]
+        if kind == "ready":
+            self.facts = value
+            return None
+        if kind == "hung":
+            return "the environment was not made within the start time limit"
+        return value
+
+    def send(self, command: str, argument: Any = None) -> None:
+        self.owes_reply = True
+        # If it is gone, the reply will be the end of the pipe.
+        with contextlib.suppress(OSError):
+            self._pipe.send((command, argument))
+
+    def ask(self, command: str, argument: Any, timeout: float) -> tuple[str, Any]:
+        self.send(command, argument)
+        return receive([self], timeout)[0]
+
+    def _read(self) -> tuple[str, Any]:
+        try:
+            reply = self._pipe.recv()
+        except Exception:  # the end of the pipe, perhaps in the middle of a message
+            return "crashed", self._post_mortem()
+        self.owes_reply = False
+        return reply
+
+    def _post_mortem(self) -> str:
+        self._process.join(1.0)
+        code = self._process.exitcode
+        if code is not None and code < 0:
+            with contextlib.suppress(ValueError):
+                return f"process ended by {signal.Signals(-code).name}"
+        if not self.facts and code == 1:
+            return (
+                "process ended before the environment was made; if make_env is defined in a script, the "
+                'script\'s own work must stand under `if __name__ == "__main__":`'
+            )
+        return f"process ended with exit code {code}"
+
+    def hang_up(self) -> None:
+        """Close the pipe: an idle process then closes its environment and ends by itself."""
+        self._pipe.close()
+
+    def end(self, grace: float = 0.0) -> None:
+        """End the process for certain, after `grace` seconds in which it may do so itself."""
+        self.hang_up()
+        self._process.join(grace)
+        if self._process.is_alive():
+            self._process.kill()
+        self._process.join()
+        self._process.close()
+
+
+def receive(processes: Sequence[EnvProcess], timeout: float) -> list[tuple[str, Any]]:
+    """One reply of each process, ("hung", reason) for those that give none within `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    replies: dict[int, tuple[str, Any]] = {}
+    waiting = {process._pipe: index for index, process in enumerate(processes)}
+    while waiting:
+        ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
+        if not ready:
+            break
+        for pipe in ready:
+            index = waiting.pop(pipe)  # type: ignore[arg-type]
+            replies[index] = processes[index]._read()
+    hung = ("hung", f"no answer for {timeout:g} s")
+    return [replies.get(index, hung) for index in range(len(processes))]
+
+
+def end_all(processes: Sequence[EnvProcess], grace: float = 2.0) -> None:
+    """End processes together, so that they share one time of grace."""
+    deadline = time.monotonic() + grace
+    for process in processes:
+        process.hang_up()
+    for process in processes:
+        process.end(max(0.0, deadline - time.monotonic()))
+
+
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Block Ctrl-C while a process starts: it inherits the mask, and so is deaf before it can ignore it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old)
+
+
+@contextlib.contextmanager
+def _main_module_hidden(needed: bool) -> Iterator[None]:
+    """Keep a spawned process from importing the caller's script again, unless make_env is defined there.
+
+    Otherwise a plain script without a `__main__` guard would run anew, training and all, in each process.
+    """
+    if needed:
+        yield
+        return
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main

@@ -1,0 +1,124 @@
+"""Videos of a policy, rendered without a display in a process of their own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import imageio.v2 as imageio
+import imageio_ffmpeg
+import numpy as np
+
+from fidec.envs.pool import Act, Episode, episode_seed
+from fidec.envs.process import EnvProcess, pickled
+from fidec.errors import EnvError
+
+_GREEN = np.array([40, 190, 90], np.uint8)
+
+
+def record(
+    make_env: Callable[[], gymnasium.Env],
+    act: Act,
+    path: Path,
+    *,
+    seed: int,
+    episodes: Sequence[int] = (0,),
+    fps: int = 10,
+    every: int = 2,
+    size: int = 320,
+    timeout: float = 60.0,
+) -> list[Episode]:
+    """Write an mp4 of the episodes that `EnvPool.run(act, ..., seed)` numbers so, one after another.
+
+    Every second step is drawn, so 10 pictures a second show OGBench's manipulation (20 steps a second) at its
+    real speed. The last picture of an episode stays for a second, framed in green if it was a success. `size`
+    (pixels) is rounded to a multiple of 16, which video codecs want. The environment is stepped and drawn in
+    its own process: where OpenGL aborts, only that process ends, and an EnvError says in a sentence why there
+    is no video.
+    """
+    path = Path(path)
+    try:
+        imageio_ffmpeg.get_ffmpeg_exe()
+    except RuntimeError as error:
+        raise EnvError(f"no video: {error}; `pip install imageio-ffmpeg` brings a ffmpeg") from error
+    part = path.with_name(f".{path.stem}.part.mp4")
+    size = max(16, round(size / 16) * 16)
+    environ = {}
+    if sys.platform.startswith("linux") and not os.environ.get("MUJOCO_GL"):
+        environ = {"MUJOCO_GL": "egl", "PYOPENGL_PLATFORM": "egl"}
+    process = EnvProcess(pickled(make_env), environ)
+    try:
+        reason = process.wait_ready(2 * timeout)
+        if reason is not None:
+            raise EnvError(f"no video: the environment could not be made with OpenGL: {reason}")
+        stage = _Stage(process, size, timeout)
+        stage.ask("reset", episode_seed(seed, 0))
+        stage.picture()  # without OpenGL it fails here, before there is a file
+        played = []
+        path.parent.mkdir(parents=True, exist_ok=True)
+        writer: Any = imageio.get_writer(part, fps=fps, codec="libx264", quality=7, macro_block_size=16)
+        with writer:
+            for index in episodes:
+                episode, pictures = _play(stage, act, seed, index, every)
+                played.append(episode)
+                for picture in pictures + [_last(pictures[-1], episode)] * fps:
+                    writer.append_data(picture)
+        os.replace(part, path)
+        return played
+    except OSError as error:  # no space, no permission
+        raise EnvError(f"no video: cannot write {path}: {error}") from error
+    finally:
+        process.end(grace=2.0)
+        part.unlink(missing_ok=True)
+
+
+def _play(stage: _Stage, act: Act, seed: int, index: int, every: int) -> tuple[Episode, list[np.ndarray]]:
+    observation = stage.ask("reset", episode_seed(seed, index))
+    pictures = [stage.picture()]
+    total, length, over, success = 0.0, 0, False, None
+    while not over:
+        action = np.asarray(act(observation[None], np.array([index]), np.array([length])), np.float32)[0]
+        observation, reward, over, success = stage.ask("step", action)
+        total, length = total + reward, length + 1
+        if over or length % every == 0:
+            pictures.append(stage.picture())
+    return Episode(index, episode_seed(seed, index), 0, "ok", total, length, success), pictures
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """The process that plays, asked one thing at a time."""
+
+    process: EnvProcess
+    size: int
+    timeout: float
+
+    def ask(self, command: str, argument: Any) -> Any:
+        kind, value = self.process.ask(command, argument, self.timeout)
+        if kind == "ok":
+            return value
+        if command == "render":
+            raise EnvError(
+                f"no video: OpenGL cannot draw here without a display ({value}); on Debian or Ubuntu install "
+                "libegl1 and libgl1-mesa-dri, or set MUJOCO_GL=osmesa"
+            )
+        raise EnvError(f"no video: the environment {kind} ({value})")
+
+    def picture(self) -> np.ndarray:
+        picture = self.ask("render", self.size)
+        height, width = (length - length % 16 for length in picture.shape[:2])
+        return picture[:height, :width]
+
+
+def _last(picture: np.ndarray, episode: Episode) -> np.ndarray:
+    """The last picture of an episode, framed in green if it was a success."""
+    if not episode.success:
+        return picture
+    framed = picture.copy()
+    framed[:6] = framed[-6:] = framed[:, :6] = framed[:, -6:] = _GREEN
+    return framed

@@ -1,0 +1,177 @@
+"""What runs in an environment's own process.
+
+Only the standard library is imported here at module level: the process first settles who it dies with, how
+many threads NumPy may use and which OpenGL backend it has, and only then unpickles (and so imports) the
+environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import pickle
+import random
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from multiprocessing import connection, parent_process
+from typing import Any
+
+
+class Invalid(Exception):
+    """An environment returned something that cannot be an observation or a reward."""
+
+
+def main(pipe: connection.Connection, parent_pid: int, payload: bytes, environ: dict[str, str]) -> None:
+    """Make the environment, report ("ready", facts), then answer commands until the pipe closes."""
+    _die_with_parent(parent_pid)
+    os.dup2(2, 1)  # stdout carries the caller's results; an environment that prints must not mix with them
+    os.environ.update(environ)
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")  # one core per environment: the pool is where the parallelism is
+    env = None
+    try:
+        env = pickle.loads(payload)()
+        facts = _describe_spaces(env)
+        _return_memory()
+    except BaseException as error:
+        _send(pipe, ("crashed", describe(error)))
+    else:
+        _send(pipe, ("ready", facts))
+        _serve(pipe, env, facts)
+    finally:
+        with contextlib.suppress(BaseException):
+            if "fidec.envs.render" in sys.modules:
+                sys.modules["fidec.envs.render"].close()
+            if env is not None:
+                env.close()
+
+
+def _serve(pipe: connection.Connection, env: Any, facts: dict[str, Any]) -> None:
+    commands = _commands(env, facts)
+    while True:
+        try:
+            name, argument = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            reply = ("ok", commands[name](argument))
+        except Invalid as error:
+            reply = ("invalid", str(error))
+        except BaseException as error:
+            reply = ("crashed", describe(error))
+        if not _send(pipe, reply):
+            return
+
+
+def _commands(env: Any, facts: dict[str, Any]) -> dict[str, Callable[[Any], Any]]:
+    import numpy as np
+
+    low, high = env.action_space.low, env.action_space.high
+    identity = bool(np.all(low == -1) and np.all(high == 1))
+
+    def observation(value: Any) -> Any:
+        array = np.asarray(value)
+        if array.shape != facts["shape"]:
+            raise Invalid(f"observation has shape {array.shape}, its space says {facts['shape']}")
+        array = array.astype(facts["dtype"], copy=False)
+        if array.dtype != np.uint8 and not np.isfinite(array).all():
+            where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+            raise Invalid(f"observation is {array[where]} at index {where}")
+        return array
+
+    def reset(seed: int) -> Any:
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # some environments draw from the global generator while they step
+        return observation(env.reset(seed=seed)[0])
+
+    def step(action: Any) -> tuple[Any, float, bool, float | None]:
+        action = np.clip(action, -1, 1)
+        if not identity:
+            action = low + (action + 1) * 0.5 * (high - low)
+        value, reward, terminated, truncated, info = env.step(action.astype(env.action_space.dtype))
+        reward = float(reward)
+        if not np.isfinite(reward):
+            raise Invalid(f"reward is {reward}")
+        success = info.get("success")
+        success = None if success is None else float(success)
+        return observation(value), reward, bool(terminated or truncated), success
+
+    def render(size: int) -> Any:
+        from fidec.envs.render import frame
+
+        return frame(env, size)
+
+    return {"reset": reset, "step": step, "render": render}
+
+
+def _describe_spaces(env: Any) -> dict[str, Any]:
+    import numpy as np
+    from gymnasium.spaces import Box
+
+    observations, actions = env.observation_space, env.action_space
+    if not isinstance(observations, Box):
+        raise TypeError(f"the observation space must be a Box, found {observations}")
+    if not isinstance(actions, Box) or len(actions.shape) != 1:
+        raise TypeError(f"the action space must be a Box of one dimension, found {actions}")
+    if not (np.isfinite(actions.low).all() and np.isfinite(actions.high).all()):
+        raise TypeError(f"the action space must have finite bounds, found {actions}")
+    return {
+        "shape": tuple(observations.shape),
+        "dtype": "uint8" if observations.dtype == np.uint8 else "float32",
+        "action_dim": int(actions.shape[0]),
+    }
+
+
+def _return_memory() -> None:
+    """Give back what the making of the scene took: about a quarter of an OGBench arm's 510 MB."""
+    gc.collect()
+    if sys.platform.startswith("linux"):
+        with contextlib.suppress(OSError, AttributeError):  # a C library without malloc_trim
+            ctypes.CDLL(None).malloc_trim(0)
+
+
+def describe(error: BaseException) -> str:
+    """An exception as one line: its type, its message, and the line of code that raised it."""
+    text = " ".join(str(error).split())[:300]
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {text}{where}" if text else f"{type(error).__name__}{where}"
+
+
+def _send(pipe: connection.Connection, message: Any) -> bool:
+    try:
+        pipe.send(message)
+    except OSError:
+        return False
+    return True
+
+
+def _die_with_parent(parent_pid: int) -> None:
+    """End with the parent, however it ends, and not before it.
+
+    A signal to the whole process group (Ctrl-C, a scheduler's SIGTERM) is the parent's to handle: it may want
+    to finish the evaluation. Two guards end this process when the parent is gone: a thread, and on Linux the
+    kernel, which also works when an environment hangs in C code without releasing the interpreter lock.
+    """
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    if sys.platform.startswith("linux"):
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1 is PR_SET_PDEATHSIG
+    parent = parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            connection.wait([parent.sentinel])
+        os._exit(1)
+
+    if parent is not None:
+        threading.Thread(target=watch, daemon=True).start()
+    if hasattr(os, "getppid") and os.getppid() != parent_pid:  # it ended before the guards stood
+        os._exit(1)

@@ -1,0 +1,184 @@
+"""Real OGBench environments by their ids: seeding, silence, errors, videos."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from functools import partial
+
+import gymnasium
+import imageio.v2 as imageio
+import numpy as np
+import pytest
+
+from fidec.envs.make import find_task, known_tasks, make
+from fidec.envs.pool import EnvPool, episode_seed
+from fidec.envs.video import record
+from fidec.errors import ConfigError, EnvError
+
+POINTMAZE = "pointmaze-medium-navigate-singletask-task1-v0"
+
+
+def random_policy(dim):
+    def act(observations, ids, steps):
+        pairs = zip(ids, steps, strict=True)
+        return np.stack([np.random.default_rng([e, s]).uniform(-1, 1, dim) for e, s in pairs])
+
+    return act
+
+
+def trajectory(env, seed, steps=12):
+    observation, _ = env.reset(seed=seed)
+    rng, seen = np.random.default_rng(seed), [observation]
+    for _ in range(steps):
+        seen.append(env.step(rng.uniform(-1, 1, env.action_space.shape).astype(np.float32))[0])
+    return np.stack(seen)
+
+
+def test_ids_are_looked_up_with_prefix_and_default_task():
+    info = find_task("ogbench:cube-single-play-singletask-v0")
+    assert info == find_task("cube-single-play-singletask-task2-v0")
+    assert (info.family, info.data, info.task, info.horizon, info.visual) == (
+        "cube-single",
+        "play",
+        2,
+        200,
+        False,
+    )
+    assert info.dataset == "cube-single-play-v0"
+    assert find_task("antsoccer-arena-navigate-singletask-v0").task == 4
+    assert find_task("visual-puzzle-3x3-play-singletask-v0").task == 4
+    ids = [info.id for info in known_tasks()]
+    assert len(ids) == len(set(ids)) > 200
+
+
+@pytest.mark.parametrize(
+    ("task", "suggested"),
+    [
+        ("cube-singel-play-singletask-task2-v0", "cube-single-play-singletask-task2-v0"),
+        ("cube-single-play-v0", "cube-single-play-singletask-v0"),
+        ("cube-single-navigate-singletask-v0", "cube-single-"),
+        ("HalfCheetah-v5", "fidec tasks"),
+    ],
+)
+def test_an_unknown_id_gets_a_suggestion(task, suggested):
+    with pytest.raises(ConfigError, match=f"unknown task '{task}'.*{suggested}"):
+        make(task)
+
+
+def test_making_resetting_and_stepping_is_silent():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        env = make("cube-single-play-singletask-v0")
+        assert env.unwrapped._reward_task_id == 2
+        first = trajectory(env, 3)
+        assert env.action_space == gymnasium.spaces.Box(-1, 1, (5,), np.float32)
+    assert first.shape == (13, 28)
+    trajectory(env, 4)
+    np.testing.assert_array_equal(trajectory(env, 3), first)
+    env.close()
+
+
+def test_a_seed_determines_a_maze_episode_and_leaves_the_global_generator_alone():
+    np.random.seed(0)
+    expected = np.random.uniform(size=3)
+    np.random.seed(0)
+    first = trajectory(make(POINTMAZE), 3)
+    second = trajectory(make(POINTMAZE), 3)
+    np.testing.assert_array_equal(np.random.uniform(size=3), expected)
+    np.testing.assert_array_equal(first, second)
+    assert not np.array_equal(trajectory(make(POINTMAZE), 4)[0], first[0])
+
+
+def test_success_timing_reaches_the_environment():
+    assert make(POINTMAZE).unwrapped._success_timing == "pre"
+    assert make(POINTMAZE, success_timing="post").unwrapped._success_timing == "post"
+
+
+def test_the_pool_runs_ogbench_and_agrees_with_a_plain_loop():
+    with EnvPool(partial(make, POINTMAZE), 2) as pool:
+        assert (pool.observation_shape, pool.observation_dtype, pool.action_dim) == ((2,), "float32", 2)
+        episodes = pool.run(random_policy(2), 2, seed=0)
+    env, total, length, over, info = make(POINTMAZE), 0.0, 0, False, {}
+    env.reset(seed=episode_seed(0, 1))
+    while not over:
+        action = random_policy(2)(None, [1], [length])[0].astype(np.float32)
+        _, reward, terminated, truncated, info = env.step(action)
+        total, length, over = total + reward, length + 1, terminated or truncated
+    assert [e.status for e in episodes] == ["ok", "ok"]
+    assert (episodes[1].return_, episodes[1].length) == (total, length)
+    assert episodes[1].success == float(info["success"])
+
+
+def test_no_module_of_a_worker_imports_jax():
+    code = (
+        "import sys; import fidec.envs.worker; assert 'numpy' not in sys.modules;"
+        "import fidec.envs.make, fidec.envs.pool, fidec.envs.evaluate, fidec.envs.video, fidec.envs.render;"
+        "fidec.envs.make.known_tasks(); assert 'jax' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+class Pictures(gymnasium.Env):
+    """Succeeds after four steps; each picture is as bright as the step's number says."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        return np.zeros(1, np.float32), 1.0, self.t == 4, False, {"success": True}
+
+    def render(self):
+        return np.full((50, 64, 3), 40 * self.t, np.uint8)
+
+
+def test_a_video_has_every_second_step_and_a_green_frame_for_success(tmp_path):
+    path = tmp_path / "deep" / "video.mp4"
+    played = record(Pictures, random_policy(1), path, seed=3, episodes=(0, 7), fps=5)
+    assert [(e.index, e.seed, e.return_, e.length) for e in played] == [
+        (0, episode_seed(3, 0), 4.0, 4),
+        (7, episode_seed(3, 7), 4.0, 4),
+    ]
+    frames = [np.asarray(frame) for frame in imageio.get_reader(path)]
+    assert frames[0].shape == (48, 64, 3)
+    brightness = [frame[24, 32].mean() for frame in frames]
+    assert brightness == pytest.approx([0, 80, *[160] * 6] * 2, abs=12)
+    red, green, _ = frames[7][1, 32]
+    assert green > int(red) + 60
+    assert [p.name for p in path.parent.iterdir()] == ["video.mp4"]
+
+
+def test_a_maze_can_be_filmed(tmp_path):
+    path = tmp_path / "maze.mp4"
+    try:
+        record(partial(make, POINTMAZE), random_policy(2), path, seed=0, every=100, size=130)
+    except EnvError as error:
+        pytest.skip(str(error))
+    frame = np.asarray(imageio.get_reader(path).get_data(3))
+    assert frame.shape == (128, 128, 3)
+    assert frame.std() > 10
+
+
+def test_without_opengl_the_reason_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setenv("MUJOCO_GL", "nonsense")
+    with pytest.raises(EnvError, match=r"^no video: ") as caught:
+        record(partial(make, POINTMAZE), random_policy(2), tmp_path / "x.mp4", seed=0)
+    assert "nonsense" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_default_tasks_are_ogbenchs_own():
+    families = {info.family: info for info in known_tasks() if info.is_default and not info.visual}
+    for family, info in families.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            env = gymnasium.make(f"{family}-singletask-v0")
+        assert env.unwrapped._reward_task_id == info.task, family
