@@ -1,0 +1,1 @@
+"""Training runs: configuration, the loop, checkpoints, evaluation, the run directory and the portable policy."""

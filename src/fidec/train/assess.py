@@ -1,0 +1,88 @@
+"""Assessing a finished policy: base and refined on the same seeded episodes, and a video."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fidec import rng
+from fidec.envs.evaluate import compare
+from fidec.envs.make import make
+from fidec.errors import ConfigError
+from fidec.train.config import RunConfig, resolve
+from fidec.train.evaluate import Evaluator
+from fidec.train.policy import Policy, lane_actor, load_policy
+from fidec.train.rundir import RunDirectory
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """A policy with the task, seed and processes to assess it with."""
+
+    directory: Path
+    policy: Policy
+    task: str
+    seed: int
+    envs: int
+    candidates: int
+
+    @classmethod
+    def of(
+        cls,
+        directory: str | Path,
+        *,
+        task: str | None = None,
+        seed: int | None = None,
+        envs: int = 0,
+        candidates: int = 1,
+    ) -> Assessment:
+        """Of a run directory or a policy directory; what is left open is taken from the run."""
+        directory = Path(directory)
+        policy = load_policy(directory)
+        config = RunConfig()
+        if (directory / "run.json").exists():
+            config = RunConfig.from_json(RunDirectory.open(directory, read_only=True).read_config())
+        task = task or policy.info.get("task") or config.task
+        if task is None:
+            raise ConfigError(f"{directory} does not say which task it is for: name one with --task")
+        seed = config.seed if seed is None else seed
+        return cls(directory, policy, task, seed, envs or resolve(config).eval_envs, candidates)
+
+    @property
+    def step(self) -> int:
+        """The training step that the policy is from."""
+        return int(self.policy.info.get("step", 0))
+
+    def evaluate(self, episodes: int, *, base: bool = False) -> dict[str, Any]:
+        """Summaries and episode rows; with `base` also those of the behaviour flow, and the paired gain."""
+        result: dict[str, Any] = {
+            "directory": str(self.directory),
+            "task": self.task,
+            "step": self.step,
+            "seed": self.seed,
+        }
+        rows = {}
+        with Evaluator(self.task, self.policy.spec, envs=self.envs, episodes=episodes, seed=self.seed) as evaluator:
+            for kind in ("base", "refined") if base else ("refined",):
+                # The base policy is a single draw: picking among several by value would not be the behaviour.
+                result[kind], rows[kind] = evaluator(
+                    self.policy.algorithm,
+                    self.policy.state,
+                    self.step,
+                    candidates=1 if kind == "base" else self.candidates,
+                    base=kind == "base",
+                )
+        if base:
+            result["gain"] = compare(rows["base"], rows["refined"])._asdict()
+        result["episodes"] = {kind: [episode.row() for episode in found] for kind, found in rows.items()}
+        return result
+
+    def record(self, path: str | Path, episodes: int = 3) -> None:
+        """An mp4 of the first episodes of `evaluate`. EnvError where there is no headless OpenGL."""
+        from fidec.envs.video import record
+
+        key = rng.at(rng.stream(self.seed, "evaluate"), self.step)
+        actor = lane_actor(self.policy.algorithm, self.policy.state, key, candidates=self.candidates)
+        record(partial(make, self.task), actor, Path(path), seed=self.seed, episodes=range(episodes))

@@ -1,0 +1,120 @@
+"""The configuration of a run: one frozen dataclass, which the command line shows and the run directory keeps."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from fidec import algos, tasks
+from fidec.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A training run."""
+
+    task: str | None = None
+    """Task id, such as cube-single-play-singletask-task2-v0. Without one nothing is evaluated."""
+    algo: str = "fidec"
+    """Method; `fidec algos` lists them."""
+    preset: str = "recommended"
+    """recommended, paper (to the letter) or released (what the authors' code does)."""
+    data: str | None = None
+    """Data source: ogbench:ID, npz:PATH, hdf5:PATH or minari:ID. By default the task's own data."""
+    data_dir: Path | None = None
+    """Where OGBench data files lie; by default the cache directory (`fidec doctor` shows it)."""
+    steps: int = 1_000_000
+    """Gradient steps."""
+    seed: int = 0
+    """Every random number is a function of this seed, a named stream and the step."""
+    batch_size: int = 256
+    """Transitions a step, drawn uniformly with replacement."""
+    out: Path | None = None
+    """Run directory; by default runs/TASK/ALGO-PRESET/seedNNN."""
+    log_interval: int = 1_000
+    """Steps between rows of train.jsonl, each a mean over those steps."""
+    eval_interval: int = 100_000
+    """Steps between evaluations; 0 never evaluates. The last step is evaluated too."""
+    eval_episodes: int = 50
+    """Episodes an evaluation."""
+    eval_envs: int = 0
+    """Environment processes; 0 takes the number of cores, at most 8."""
+    eval_timeout: float = 60.0
+    """Seconds after which an environment that does not answer counts as hung."""
+    candidates: int = 1
+    """Actions drawn for each observation when evaluating; above 1 the critic picks the best."""
+    checkpoint_interval: int = 10_000
+    """Steps between checkpoints."""
+    keep_checkpoints: int = 2
+    """Checkpoints kept."""
+    options: Annotated[Any, tyro.conf.arg(name="algo")] = field(default=None)
+    """Options of the method."""
+
+    def __post_init__(self):
+        for name in ("steps", "batch_size", "log_interval", "eval_episodes", "candidates"):
+            _at_least(1, name, getattr(self, name))
+        for name in ("checkpoint_interval", "keep_checkpoints"):
+            _at_least(1, name, getattr(self, name))
+        for name in ("seed", "eval_interval", "eval_envs"):
+            _at_least(0, name, getattr(self, name))
+        if not self.eval_timeout > 0:
+            raise ConfigError(f"eval_timeout must be positive, not {self.eval_timeout}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, from which `from_json` makes an equal configuration."""
+        values = dataclasses.asdict(self)
+        for name in ("data_dir", "out"):
+            values[name] = None if values[name] is None else str(values[name])
+        return values
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> RunConfig:
+        """The configuration that `to_json` wrote, checked: files may have been edited."""
+        values = dict(values)
+        unknown = set(values) - {f.name for f in dataclasses.fields(cls)}
+        if unknown or "algo" not in values:
+            raise ConfigError(f"not a run's configuration: unknown or missing {sorted(unknown) or ['algo']}")
+        options = config_from_json(algos.get(values["algo"]).config, values.pop("options") or {})
+        for name in ("data_dir", "out"):
+            values[name] = None if values.get(name) is None else Path(values[name])
+        return cls(**values, options=options)
+
+
+def _at_least(least: int, name: str, value: int) -> None:
+    if value < least:
+        raise ConfigError(f"{name} must be at least {least}, not {value}")
+
+
+def config_from_json(config: type, values: dict[str, Any]) -> Any:
+    """A method's configuration from JSON, where tuples became lists."""
+    known = {f.name for f in dataclasses.fields(config)}
+    if unknown := sorted(set(values) - known):
+        raise ConfigError(f"{config.__name__} has no option {', '.join(unknown)}: it was written by another version")
+    return config(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+
+
+def resolve_options(algo: str, preset: str, task: str | None, **fields: Any) -> tuple[Any, str]:
+    """The method's options: the preset, then what the task changes, then `fields`; and a sentence on the task."""
+    method = algos.get(algo)
+    row = tasks.settings(task) if task else None
+    from_task = row.options(method.config, preset) if row else {}
+    options = method.configure(preset, **{**from_task, **fields})
+    taken = ", ".join(f"{name} {value}" for name, value in from_task.items() if name not in fields)
+    return options, f"{taken} from the published settings of {task}" if taken else ""
+
+
+def resolve(config: RunConfig) -> RunConfig:
+    """Fill in what was left open: options, data source, output directory, number of environments."""
+    options = config.options
+    if options is None:
+        options, _ = resolve_options(config.algo, config.preset, config.task)
+    name = (config.task or (config.data or "arrays").rpartition("/")[2]).replace(":", "-")
+    out = config.out or Path("runs") / name / f"{config.algo}-{config.preset}" / f"seed{config.seed:03d}"
+    envs = config.eval_envs or min(os.cpu_count() or 1, 8)
+    data = config.data or (f"ogbench:{config.task.removeprefix('ogbench:')}" if config.task else None)
+    return dataclasses.replace(config, options=options, out=out, eval_envs=envs, data=data)

@@ -1,0 +1,65 @@
+"""Evaluation of a policy in its task's environment: seeded episodes, rows, and a summary with intervals."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from fidec import algos, rng
+from fidec.envs.evaluate import summarise
+from fidec.envs.make import make
+from fidec.envs.pool import EnvPool, Episode
+from fidec.errors import EnvError
+from fidec.train.policy import lane_actor
+from fidec.types import Spec
+
+
+class Evaluator:
+    """Environments of one task that wait for policies. They start with the first evaluation and stay."""
+
+    def __init__(self, task: str, spec: Spec, *, envs: int, episodes: int, seed: int, timeout: float = 60.0):
+        self.task, self.spec, self.episodes, self.seed = task, spec, episodes, seed
+        self._envs, self._timeout = min(envs, episodes), timeout
+        self._pool: EnvPool | None = None
+
+    def __enter__(self) -> Evaluator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+    def __call__(
+        self,
+        algorithm: algos.Algorithm,
+        state: Any,
+        step: int,
+        *,
+        candidates: int = 1,
+        base: bool = False,
+        progress=None,
+    ) -> tuple[dict[str, Any], list[Episode]]:
+        """(summary, episodes). The step enters the policy's random numbers, not the environments' seeds."""
+        if self._pool is None:
+            self._pool = EnvPool(partial(make, self.task), self._envs, step_timeout=self._timeout)
+            _check_fit(self.task, self._pool, self.spec)
+        key = rng.at(rng.stream(self.seed, "evaluate"), step)
+        actor = lane_actor(algorithm, algorithm.policy(state), key, candidates=candidates, base=base)
+        episodes = self._pool.run(actor, self.episodes, self.seed, progress=progress)
+        summary = summarise(episodes)
+        # The number that OGBench's tables print: success in percent. An environment without a notion of success
+        # is scored by its return.
+        success = summary["success"]
+        summary["score"] = 100.0 * success if success is not None else summary["return"]
+        return summary, episodes
+
+
+def _check_fit(task: str, pool: EnvPool, spec: Spec) -> None:
+    found = (tuple(pool.observation_shape), pool.action_dim)
+    expected = (tuple(spec.observation_shape), spec.action_dim)
+    if found != expected:
+        raise EnvError(
+            f"{task} has observations {found[0]} and {found[1]}-dimensional actions, the data has {expected[0]} "
+            f"and {expected[1]}: they do not belong together"
+        )

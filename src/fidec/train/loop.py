@@ -1,0 +1,173 @@
+"""The training loop: data on the device, steps in one compiled loop, everything else at its borders.
+
+The compiled loop takes its first and last step as arguments, so one compilation serves every length. What it
+carries (state, running sums of metrics, first non-finite step) is all that a checkpoint holds: random numbers
+and batches are functions of the seed and the step. So the loop may stop and be resumed at any step, and
+nothing in its results can tell.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fidec import rng
+from fidec.algos import Algorithm
+from fidec.errors import NonFiniteError
+from fidec.types import Batch
+
+DISPATCH_SECONDS = 1.0  # how long the host stays away: signals and the progress bar wait for it
+NEVER = int(np.iinfo(np.int32).max)
+
+
+class Carry(NamedTuple):
+    """What one step hands to the next: all of it is saved, none of it is random."""
+
+    state: Any
+    sums: dict[str, jax.Array]  # of each metric since `since`
+    since: jax.Array
+    bad: dict[str, jax.Array]  # the first step at which the metric was not finite
+
+
+def start(algorithm: Algorithm, seed: int, batch: Batch) -> Carry:
+    """The carry before the first step."""
+    state = algorithm.init(rng.stream(seed, "init"))
+    # What comes back from a checkpoint has no weak types, so neither has what starts a run.
+    state = jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), state)
+    _, metrics = jax.eval_shape(algorithm.update, state, batch, rng.stream(seed, "update"))
+    return Carry(
+        state=state,
+        sums={name: jnp.zeros((), jnp.float32) for name in metrics},
+        since=jnp.zeros((), jnp.int32),
+        bad={name: jnp.full((), NEVER, jnp.int32) for name in metrics},
+    )
+
+
+def make_steps(algorithm: Algorithm, seed: int, batch_size: int) -> Any:
+    """steps(carry, data, first, last) -> carry: the updates first, ..., last - 1, as one jitted loop.
+
+    The carry is donated: its buffers are reused, and the caller's copy must not be used again.
+    """
+    batch_key, update_key = rng.stream(seed, "batch"), rng.stream(seed, "update")
+
+    @partial(jax.jit, donate_argnums=0)
+    def steps(carry: Carry, data: Batch, first: jax.Array, last: jax.Array) -> Carry:
+        size = data.rewards.shape[0]
+
+        def body(step, carry: Carry) -> Carry:
+            rows = jax.random.randint(rng.at(batch_key, step), (batch_size,), 0, size)
+            batch = jax.tree.map(lambda array: array[rows], data)
+            state, metrics = algorithm.update(carry.state, batch, rng.at(update_key, step))
+            sums = {name: carry.sums[name] + metrics[name] for name in metrics}
+            bad = {
+                name: jnp.where(jnp.isfinite(metrics[name]), carry.bad[name], jnp.minimum(carry.bad[name], step))
+                for name in metrics
+            }
+            return Carry(state, sums, carry.since, bad)
+
+        return jax.lax.fori_loop(first, last, body, carry)
+
+    return steps
+
+
+def template(algorithm: Algorithm, seed: int, batch: Batch) -> Carry:
+    """Shapes and dtypes of a carry, to restore a checkpoint into, without computing anything."""
+    return jax.eval_shape(lambda: start(algorithm, seed, batch))
+
+
+def take_means(carry: Carry, step: int) -> tuple[dict[str, np.ndarray], Carry]:
+    """The metrics' means since they were last taken, and a carry that begins anew at `step`."""
+    count = step - int(carry.since)
+    means = {name: np.asarray(value) / np.float32(max(count, 1)) for name, value in carry.sums.items()}
+    zeros = {name: jnp.zeros_like(value) for name, value in carry.sums.items()}
+    return means, carry._replace(sums=zeros, since=jnp.asarray(step, jnp.int32))
+
+
+def check_finite(carry: Carry) -> None:
+    """Stop at the first loss, value or gradient that is not finite, naming it and its step."""
+    bad = {name: int(step) for name, step in carry.bad.items() if int(step) != NEVER}
+    if bad:
+        first = min(bad.values())
+        terms = ", ".join(sorted(name for name, step in bad.items() if step == first))
+        raise NonFiniteError(
+            f"not finite at step {first}: {terms}. The run stopped; its last checkpoint is from before. Look at the "
+            "data with `fidec data check`, or lower the learning rate, or set a gradient clip."
+        )
+
+
+def example_batch(data: Batch, batch_size: int) -> Batch:
+    """Shapes of a batch, for tracing."""
+    return Batch(*(jax.ShapeDtypeStruct((batch_size, *x.shape[1:]), x.dtype) for x in data))
+
+
+class Pace:
+    """How many steps to dispatch at once, so that the host is asked about every `DISPATCH_SECONDS`."""
+
+    def __init__(self) -> None:
+        self.rate: float | None = None  # steps a second
+
+    def next(self, left: int) -> int:
+        return min(left, 10 if self.rate is None else max(1, int(self.rate * DISPATCH_SECONDS)))
+
+    def record(self, steps: int, seconds: float) -> None:
+        rate = steps / max(seconds, 1e-6)
+        self.rate = rate if self.rate is None else 0.5 * (self.rate + rate)
+
+
+class Signals:
+    """Which signal asked the run to stop, if any. A second Ctrl-C interrupts at once."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+
+    def __call__(self, number: int, frame: Any) -> None:
+        if number == signal.SIGINT and self.received is not None:
+            raise KeyboardInterrupt
+        self.received = number
+
+
+@contextmanager
+def catch_signals() -> Iterator[Signals]:
+    """Note SIGTERM, SIGINT and SIGUSR2 (a batch system's warning) instead of dying of them."""
+    signals = Signals()
+    if threading.current_thread() is not threading.main_thread():
+        yield signals  # only the main thread may set handlers
+        return
+    former = {n: signal.signal(n, signals) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)}
+    try:
+        yield signals
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def run_to(
+    steps: Callable,
+    carry: Carry,
+    data: Batch,
+    first: int,
+    last: int,
+    pace: Pace,
+    signals: Signals,
+    on_dispatch,
+) -> tuple[Carry, int]:
+    """Dispatch updates until `last` or until a signal arrives; returns the carry and the step reached."""
+    step = first
+    while step < last and signals.received is None:
+        count = pace.next(last - step)
+        before = time.perf_counter()
+        carry = steps(carry, data, np.int32(step), np.int32(step + count))
+        check_finite(carry)  # waits for the device
+        step += count
+        pace.record(count, time.perf_counter() - before)
+        on_dispatch(step)
+    return carry, step

@@ -1,0 +1,127 @@
+"""A policy that travels: safetensors and JSON, usable without the data, the environment or the run.
+
+policy/  policy.json          method, options, specification, where it came from
+         model.safetensors    the arrays that acting needs, and no others
+         manifest.json        SHA-256 of both, checked before use
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fidec import algos, rng
+from fidec.errors import CheckpointError, ConfigError
+from fidec.train import files
+from fidec.train.config import config_from_json
+from fidec.types import Spec
+
+MODEL = "model.safetensors"
+CARD = "policy.json"
+FORMAT = 1
+
+
+class Policy:
+    """A trained policy: `policy(observations)` gives actions in the units of the data.
+
+    Each call draws fresh noise; `policy.reset(seed)` starts the sequence anew, so that a rollout can be
+    repeated. `spec` says what goes in and out.
+    """
+
+    def __init__(self, algo: str, options: Any, spec: Spec, state: Any, info: dict[str, Any] | None = None):
+        self.algo, self.options, self.spec = algo, options, spec
+        self.info = info or {}
+        self.algorithm = algos.get(algo).make(options, spec)
+        self.state = self.algorithm.policy(state)
+        self._act = jax.jit(self.algorithm.act, static_argnames=("candidates", "return_base"))
+        self.reset()
+
+    def reset(self, seed: int = 0) -> None:
+        """Start the sequence of random numbers anew."""
+        self._key, self._calls = rng.stream(seed, "act"), 0
+
+    def __call__(self, observations: np.ndarray, *, candidates: int = 1, return_base: bool = False):
+        """Actions for one observation or a batch; with `return_base` also the behaviour flow's own proposals."""
+        observations = np.asarray(observations, self.spec.observation_dtype)
+        shape = self.spec.observation_shape
+        if observations.shape[-len(shape) :] != shape:
+            raise ConfigError(f"observations have shape {observations.shape}; the policy takes (..., {shape})")
+        key = rng.at(self._key, self._calls)
+        self._calls += 1
+        result = self._act(self.state, observations, key, candidates=candidates, return_base=return_base)
+        return jax.tree.map(lambda actions: self.spec.to_user_units(np.asarray(actions)), result)
+
+    def save(self, directory: str | Path) -> None:
+        """Write the policy, replacing an earlier one in one move."""
+        directory = Path(directory)
+        temporary = directory.with_name(f".{directory.name}.tmp")
+        former = directory.with_name(f".{directory.name}.old")
+        with files.writing(directory, "the policy"):
+            for leftover in (temporary, former):
+                shutil.rmtree(leftover, ignore_errors=True)
+            temporary.mkdir(parents=True)
+            card = {
+                "format": FORMAT,
+                "algo": self.algo,
+                "options": dataclasses.asdict(self.options),
+                "spec": dataclasses.asdict(self.spec),
+                "info": self.info,
+            }
+            files.write_json(temporary / CARD, card)
+            files.save_tree(temporary / MODEL, self.state)
+            files.write_manifest(temporary)
+            if directory.exists():
+                os.rename(directory, former)
+            os.rename(temporary, directory)
+            shutil.rmtree(former, ignore_errors=True)
+
+
+def load_policy(directory: str | Path) -> Policy:
+    """Read a policy directory, or the `policy/` of a run. Its hashes are checked; no code is loaded from it."""
+    directory = Path(directory)
+    if not (directory / CARD).exists() and (directory / "policy" / CARD).exists():
+        directory = directory / "policy"
+    if not directory.is_dir():
+        raise CheckpointError(f"there is no policy at {directory}: no such directory")
+    files.verify_manifest(directory)
+    card = files.read_json(directory / CARD)
+    if card.get("format") != FORMAT:
+        raise CheckpointError(f"{directory / CARD} has format {card.get('format')!r}, this fidec reads {FORMAT}")
+    spec = config_from_json(Spec, card["spec"])
+    method = algos.get(card["algo"])
+    options = config_from_json(method.config, card["options"])
+    algorithm = method.make(options, spec)
+    template = jax.eval_shape(lambda key: algorithm.policy(algorithm.init(key)), rng.stream(0, "init"))
+    state = jax.tree.map(jnp.asarray, files.load_tree(directory / MODEL, template))
+    return Policy(card["algo"], options, spec, state, card.get("info"))
+
+
+def lane_actor(algorithm: algos.Algorithm, state: Any, key: Any, *, candidates: int = 1, base: bool = False):
+    """A policy for `EnvPool.run`: lane i draws from the key at (its episode, its step).
+
+    So an episode meets the same random numbers in whatever company it runs, and the base policy (`base`) is
+    evaluated on the same draws as the refined one.
+    """
+
+    @partial(jax.jit, static_argnames=("candidates",))
+    def act(state, observations, episodes, steps, candidates):
+        def one(observation, episode, step):
+            return algorithm.act(
+                state, observation, rng.at(key, episode, step), candidates=candidates, return_base=base
+            )
+
+        return jax.vmap(one)(observations, episodes, steps)
+
+    def lanes(observations, episodes, steps):
+        actions = act(state, observations, episodes, steps, candidates)
+        return np.asarray(actions[1] if base else actions)
+
+    return lanes

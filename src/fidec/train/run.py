@@ -1,0 +1,324 @@
+"""One training run from its configuration to its directory."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fidec import algos
+from fidec.data import OfflineDataset, load_dataset
+from fidec.envs.make import find_task
+from fidec.errors import ConfigError, FidecError, RunError
+from fidec.train import files, loop, versions
+from fidec.train.checkpoint import Checkpoints
+from fidec.train.config import RunConfig, resolve
+from fidec.train.evaluate import Evaluator
+from fidec.train.loggers import RunLog
+from fidec.train.policy import Policy
+from fidec.train.progress import Progress
+from fidec.train.rundir import RunDirectory
+
+
+class Preempted(RunError):
+    """The run was asked to stop, saved everything and can be resumed. 75 is EX_TEMPFAIL."""
+
+    exit_code = 75
+
+
+class _Interrupted(Exception):
+    """A signal arrived during an evaluation."""
+
+
+class Result(NamedTuple):
+    """A finished run: its directory, its last step, and the last evaluation's summary (None without a task)."""
+
+    directory: Path
+    step: int
+    evaluation: dict[str, Any] | None
+
+    @property
+    def policy(self) -> Path:
+        return self.directory / "policy"
+
+
+def train(
+    config: RunConfig,
+    dataset: OfflineDataset | None = None,
+    *,
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> Result:
+    """Start a run in a new directory and see it through."""
+    config = resolve(config)
+    assert config.out is not None
+    if config.task is not None:
+        find_task(config.task)
+    dataset = dataset if dataset is not None else _load(config)  # before the directory: a wrong id leaves none
+    algos.get(config.algo).make(config.options, dataset.spec)
+    with RunDirectory.create(config.out, overwrite=overwrite) as directory:
+        directory.write_config(config.to_json())
+        return _train(config, dataset, directory, quiet)
+
+
+def resume(
+    path: str | Path,
+    dataset: OfflineDataset | None = None,
+    *,
+    steps: int | None = None,
+    quiet: bool = False,
+) -> Result:
+    """Go on with an interrupted run, bit for bit, or with a finished one up to more `steps`."""
+    with RunDirectory.open(path) as directory:
+        config = RunConfig.from_json(directory.read_config())
+        if steps is not None:
+            if steps < config.steps:
+                raise ConfigError(f"{path} is configured for {config.steps} steps; --steps {steps} would be fewer")
+            config = dataclasses.replace(config, steps=steps)
+            directory.write_config(config.to_json())
+        if dataset is None and config.data is None:
+            raise RunError(
+                f"{path} was trained on arrays given in Python: resume it there, with fidec.resume(path, dataset)"
+            )
+        return _train(config, dataset if dataset is not None else _load(config), directory, quiet)
+
+
+def _load(config: RunConfig) -> OfflineDataset:
+    if config.data is None:
+        raise ConfigError("nothing to train on: name a --task, or a data source with --data (npz:PATH, ...)")
+    return load_dataset(config.data, cache_dir=config.data_dir)
+
+
+def _train(config: RunConfig, dataset: OfflineDataset, directory: RunDirectory, quiet: bool) -> Result:
+    _check_same_data(directory, dataset)
+    step = 0
+    try:
+        with ExitStack() as stack:
+            signals = stack.enter_context(loop.catch_signals())
+            run = _Run(config, dataset, directory, stack, signals, quiet)
+            step = run.step
+            while not run.done and signals.received is None:
+                run.advance()
+                step = run.step
+            if not run.done:
+                run.save()
+    except BaseException as error:
+        reason = str(error) if isinstance(error, FidecError) else f"{type(error).__name__}: {error}"
+        with suppress(FidecError):  # a full disk must not hide what happened
+            directory.write_status("failed", step, reason)
+        raise
+    if not run.done:
+        assert signals.received is not None
+        name = signal.Signals(signals.received).name
+        directory.write_status("preempted", step, name)
+        stop = Preempted(f"{name}: saved at step {step}. Go on with: fidec train --resume {directory.path}")
+        stop.exit_code = 130 if signals.received == signal.SIGINT else 75
+        raise stop
+    directory.write_status("done", step)
+    return Result(directory.path, step, run.evaluation)
+
+
+class _Run:
+    """The moving parts of a run, and what happens at the borders between dispatches."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        dataset: OfflineDataset,
+        directory: RunDirectory,
+        stack: ExitStack,
+        signals: loop.Signals,
+        quiet: bool,
+    ):
+        self.config, self.directory, self.signals = config, directory, signals
+        self.spec = dataset.spec
+        self.algorithm = algos.get(config.algo).make(config.options, self.spec)
+        self.dataset_name = dataset.name
+        self.data = jax.tree.map(jnp.asarray, dataset.batch())
+        batch = loop.example_batch(self.data, config.batch_size)
+
+        self.progress = Progress(config.steps) if not quiet else None
+        self.checkpoints = Checkpoints(directory.checkpoints, config.keep_checkpoints, warn=self.message)
+        self.log = RunLog(directory.path)
+        stack.callback(self.log.close)
+        restored = self.checkpoints.latest(loop.template(self.algorithm, config.seed, batch))
+        if restored is None:
+            self.step, self.carry = 0, loop.start(self.algorithm, config.seed, batch)
+            self.evaluated = True  # whether the evaluation that is due at this step was made
+            self.log.resume(None)
+        else:
+            self.step, self.carry = restored.step, restored.state
+            self.evaluated = restored.extra["evaluated"]
+            self.log.resume(restored.extra["logs"], self.step)
+        evaluations = directory.read_jsonl("eval")
+        self.evaluation: dict[str, Any] | None = evaluations[-1] if evaluations else None
+        if self.progress is not None:
+            self.progress.step = self.step
+            stack.enter_context(self.progress)
+        if restored is not None:
+            self.message(f"resumed {directory.path} at step {self.step}")
+            self._save_policy()  # the kill may have come between the checkpoint and its policy
+
+        directory.write_environment(versions.environment(_facts(dataset)))
+        directory.write_status("running", self.step)
+        self.evaluator = self._make_evaluator(stack)
+        self.pace = loop.Pace()
+        self.steps: Callable | None = None  # compiled when first needed
+        self.mark = (time.perf_counter(), self.step)
+
+    def _make_evaluator(self, stack: ExitStack) -> Evaluator | None:
+        config = self.config
+        if config.task is None or config.eval_interval == 0:
+            return None
+        return stack.enter_context(
+            Evaluator(
+                config.task,
+                self.spec,
+                envs=config.eval_envs,
+                episodes=config.eval_episodes,
+                seed=config.seed,
+                timeout=config.eval_timeout,
+            )
+        )
+
+    def message(self, text: str) -> None:
+        """To stderr, above the bar, and into run.log."""
+        if self.progress is not None:
+            self.progress.message(text)
+        else:
+            print(text, file=sys.stderr)
+        with files.writing(self.directory.run_log, "run.log"), self.directory.run_log.open("a") as log:
+            log.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {text}\n")
+
+    @property
+    def done(self) -> bool:
+        return self.step == self.config.steps and self.evaluated
+
+    def advance(self) -> None:
+        """Train to the next border, and do there what is due: log, evaluate, save, in this order."""
+        config = self.config
+        if self.evaluated:
+            border = self._border()
+            self._train_to(border)
+            if self.step < border:
+                return  # a signal: `_train` saves
+            if self._due(config.log_interval):
+                self._log_metrics()
+            self.evaluated = self.evaluator is None or not self._due(config.eval_interval)
+        if not self.evaluated:
+            self._evaluate()
+        if self.evaluated and self._due(config.checkpoint_interval):
+            self.save()
+
+    def _due(self, interval: int) -> bool:
+        """Whether something done at every `interval` steps, and at the end, is due now."""
+        return self.step == self.config.steps or (interval > 0 and self.step % interval == 0)
+
+    def _border(self) -> int:
+        """The next step at which anything is due."""
+        intervals = (self.config.log_interval, self.config.eval_interval, self.config.checkpoint_interval)
+        return min(self.config.steps, *((self.step // i + 1) * i for i in intervals if i > 0))
+
+    def _train_to(self, border: int) -> None:
+        if self.steps is None:
+            self.steps = self._compile()
+        self.carry, self.step = loop.run_to(
+            self.steps, self.carry, self.data, self.step, border, self.pace, self.signals, self._show
+        )
+
+    def _compile(self) -> Callable:
+        before = time.perf_counter()
+        jitted = loop.make_steps(self.algorithm, self.config.seed, self.config.batch_size)
+        compiled = jitted.lower(self.carry, self.data, np.int32(0), np.int32(1)).compile()
+        seconds = time.perf_counter() - before
+        self.log.time(self.step, {"time/compile": seconds})
+        self.mark = (time.perf_counter(), self.step)
+        if self.progress is not None:
+            self.progress.restart()
+        return compiled
+
+    def _show(self, step: int) -> None:
+        if self.progress is not None:
+            self.progress.update(step)
+
+    def _log_metrics(self) -> None:
+        means, self.carry = loop.take_means(self.carry, self.step)
+        self.log.train(self.step, {f"training/{name}": value for name, value in means.items()})
+        now, (before, first) = time.perf_counter(), self.mark
+        self.mark = (now, self.step)
+        if now > before and self.step > first:
+            self.log.time(self.step, {"time/steps_per_second": (self.step - first) / (now - before)})
+        if self.progress is not None:
+            self.progress.update(self.step, loss=float(means["loss"]))
+
+    def _evaluate(self) -> None:
+        """Evaluate at this step, unless a signal comes: then `evaluated` stays False, and resuming begins here."""
+        assert self.evaluator is not None
+        before = time.perf_counter()
+        try:
+            summary, episodes = self.evaluator(
+                self.algorithm,
+                self.carry.state,
+                self.step,
+                candidates=self.config.candidates,
+                progress=self._check_signals,
+            )
+        except _Interrupted:
+            return
+        rows = {f"evaluation/{name}": value for name, value in summary.items()}
+        self.log.evaluation(self.step, rows, [episode.row() for episode in episodes])
+        self.evaluation, self.evaluated = {"step": self.step, **rows}, True
+        seconds = time.perf_counter() - before
+        self.log.time(self.step, {"time/evaluation": seconds})
+        self.mark = (self.mark[0] + seconds, self.mark[1])
+        if self.progress is not None and summary.get("score") is not None:
+            self.progress.update(self.step, score=float(summary["score"]))
+        for episode in episodes:
+            if episode.status != "ok":
+                self.message(f"evaluation episode {episode.index} {episode.status}: {episode.detail}")
+
+    def _check_signals(self, episode: object) -> None:
+        if self.signals.received is not None:
+            raise _Interrupted
+
+    def save(self) -> None:
+        """A checkpoint, and the portable policy of the same step."""
+        extra = {"logs": self.log.positions(), "evaluated": self.evaluated}
+        self.checkpoints.save(self.step, self.carry, extra)
+        self._save_policy()
+        self.directory.write_status("running", self.step)
+
+    def _save_policy(self) -> None:
+        info = {"task": self.config.task, "dataset": self.dataset_name, "step": self.step}
+        Policy(self.config.algo, self.config.options, self.spec, self.carry.state, info).save(self.directory.policy)
+
+
+def _facts(dataset: OfflineDataset) -> dict[str, Any]:
+    return {
+        "name": dataset.name,
+        "source": dataset.source,
+        "transitions": dataset.size,
+        "sha256": dataset.sha256,
+        "info": dataset.info,
+    }
+
+
+def _check_same_data(directory: RunDirectory, dataset: OfflineDataset) -> None:
+    if not directory.environment.exists():
+        return
+    recorded = (directory.read_environment().get("dataset") or {}).get("sha256")
+    if recorded is not None and recorded != dataset.sha256:
+        raise RunError(
+            f"{directory.path} was trained on other data: its SHA-256 was {recorded[:12]}…, that of "
+            f"{dataset.source} is now {dataset.sha256[:12]}…. Restore the data, or start a new run."
+        )
