@@ -1,0 +1,80 @@
+"""The command line: `fidec COMMAND ...`. Each command is a module with a `main(argv)`, imported when called."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from importlib import import_module
+
+from fidec import __version__
+from fidec.errors import FidecError
+
+COMMANDS = {
+    "demo": (
+        "fidec.cli.demo",
+        "make data, train FiDec, compare it with its base, draw pictures: ten minutes",
+    ),
+    "train": ("fidec.cli.train", "train a method on a data set, or resume a run"),
+    "eval": ("fidec.cli.evaluate", "evaluate a run's policy, next to its base policy if asked"),
+    "data": ("fidec.cli.data", "make, get, list, show and check data sets"),
+    "algos": ("fidec.cli.algos", "list the methods, or the options of one"),
+    "tasks": ("fidec.cli.tasks", "list the tasks, or what is known of one"),
+    "doctor": ("fidec.cli.doctor", "what this machine has: devices, rendering, versions, cache, disk"),
+}
+
+
+def usage() -> str:
+    lines = [
+        "usage: fidec [-h] [--version] COMMAND ...",
+        "",
+        "Offline reinforcement learning with flow policies, refined inside a Fisher trust region.",
+        "",
+        "commands:",
+        *(f"  {name:<8} {text}" for name, (_, text) in COMMANDS.items()),
+        "",
+        "`fidec COMMAND --help` explains a command. --debug, anywhere, shows the traceback of an error.",
+    ]
+    return "\n".join(lines)
+
+
+def choose(commands: dict, argv: list[str], program: str, text: str) -> tuple[str, list[str]] | int:
+    """The first word as a command, or the exit code after help or a complaint."""
+    if not argv or argv[0] in ("-h", "--help"):
+        print(text)
+        return 0 if argv else 2
+    if argv[0] in commands:
+        return argv[0], argv[1:]
+    close = difflib.get_close_matches(argv[0], commands, n=1)
+    hint = f" Did you mean `{program} {close[0]}`?" if close else f" Commands: {', '.join(commands)}."
+    print(f"{program}: there is no command {argv[0]!r}.{hint}", file=sys.stderr)
+    return 2
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command; the result is the process's exit code."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in argv
+    argv = [word for word in argv if word != "--debug"]
+    if argv[:1] == ["--version"]:
+        print(f"fidec {__version__}")
+        return 0
+    chosen = choose(COMMANDS, argv, "fidec", usage())
+    if isinstance(chosen, int):
+        return chosen
+    name, rest = chosen
+    try:
+        return import_module(COMMANDS[name][0]).main(rest) or 0
+    except FidecError as error:
+        if debug:
+            raise
+        print(f"fidec {name}: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        print(f"fidec {name}: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `fidec tasks | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

@@ -1,0 +1,197 @@
+"""`fidec data make | get | list | show | check`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from fidec.cli import choose
+from fidec.cli.output import parse, print_json, print_table
+
+COMMANDS = {
+    "make": "make an OGBench data set with OGBench's scripted oracles",
+    "get": "download an official OGBench data set",
+    "list": "list the data files of the cache, and what can be made",
+    "show": "describe a data set in numbers",
+    "check": "check a data set and explain what was found",
+}
+
+
+@dataclass(frozen=True)
+class MakeArgs:
+    """Make an OGBench data set with OGBench's scripted oracles, in OGBench's own layout.
+
+    The result depends on the seed alone, not on --workers. An interrupted run goes on where it stopped when the
+    same command is given again; what is there already is not made twice.
+    """
+
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
+    """Data set (cube-single-play-v0) or task (cube-single-play-singletask-task2-v0)."""
+    rows: int = 100_000
+    """Training rows, rounded up to whole episodes; a validation file gets a tenth more."""
+    workers: int = 0
+    """Processes; 0 takes the number of cores."""
+    seed: int = 0
+    """Seed of the data."""
+    data_dir: Path | None = None
+    """Where to write; by default the cache directory."""
+    overwrite: bool = False
+    """Replace a file made with other settings."""
+    json: bool = False
+    """Print the result as JSON."""
+
+
+@dataclass(frozen=True)
+class GetArgs:
+    """Download an official OGBench data set into the cache directory. Its SHA-256 is recorded and then kept to."""
+
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
+    """Data set or task."""
+    data_dir: Path | None = None
+    """Where to write; by default the cache directory."""
+
+
+@dataclass(frozen=True)
+class ListArgs:
+    """List the data files of the cache directory, and the data sets that fidec can make."""
+
+    data_dir: Path | None = None
+    """Directory to list; by default the cache directory."""
+    json: bool = False
+    """Print as JSON."""
+
+
+@dataclass(frozen=True)
+class SourceArgs:
+    """Describe a data set: shapes, ranges, episodes, rewards, hash."""
+
+    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
+    """ogbench:ID, npz:PATH, hdf5:PATH, minari:ID, or a bare OGBench task id."""
+    data_dir: Path | None = None
+    """Where OGBench data files lie; by default the cache directory."""
+    json: bool = False
+    """Print as JSON."""
+
+
+@dataclass(frozen=True)
+class CheckArgs(SourceArgs):
+    """Check a data set and explain in words what was found. Exits with 1 if something is wrong with it."""
+
+
+def usage() -> str:
+    lines = ["usage: fidec data [-h] COMMAND ...", "", "commands:"]
+    lines += [f"  {name:<6} {text}" for name, text in COMMANDS.items()]
+    return "\n".join([*lines, "", "`fidec data COMMAND --help` explains a command."])
+
+
+def main(argv: list[str]) -> int:
+    chosen = choose(COMMANDS, argv, "fidec data", usage())
+    if isinstance(chosen, int):
+        return chosen
+    name, rest = chosen
+    run = {"make": _make, "get": _get, "list": _list, "show": _show, "check": _check}[name]
+    return run(rest)
+
+
+def _make(argv: list[str]) -> int:
+    from fidec.data.cache import data_dir
+    from fidec.data.make import make_dataset
+
+    args = parse(MakeArgs, argv, "fidec data make")
+    made = make_dataset(
+        args.name,
+        args.rows,
+        directory=data_dir(args.data_dir),
+        seed=args.seed,
+        workers=args.workers or os.cpu_count() or 1,
+        overwrite=args.overwrite,
+    )
+    if args.json:
+        print_json(
+            {
+                "name": made.name,
+                "paths": {split: str(path) for split, path in made.paths.items()},
+                "rows": made.rows,
+                "episodes": made.episodes,
+                "sha256": made.sha256,
+                "seconds": made.seconds,
+                "reused": made.reused,
+            }
+        )
+        return 0
+    for split, path in made.paths.items():
+        print(f"{path}: {made.rows[split]} rows, {made.episodes[split]} episodes ({split})")
+    print("was there already" if made.reused else f"made in {made.seconds:.0f} s")
+    return 0
+
+
+def _get(argv: list[str]) -> int:
+    from fidec.data.download import download
+
+    args = parse(GetArgs, argv, "fidec data get")
+    print(download(args.name, args.data_dir))
+    return 0
+
+
+def _list(argv: list[str]) -> int:
+    from fidec.data.cache import data_dir, list_cache
+    from fidec.data.make.recipes import RECIPES
+
+    args = parse(ListArgs, argv, "fidec data list")
+    files = list_cache(args.data_dir)
+    if args.json:
+        print_json({"files": [file.to_json() for file in files], "can_make": list(RECIPES)})
+        return 0
+    print(f"cache directory: {data_dir(args.data_dir)}")
+    if files:
+        print_table(
+            ("name", "rows", "MB", "origin", "sha256"),
+            [
+                (
+                    f.name,
+                    f.rows or "?",
+                    f"{f.bytes / 1e6:.1f}",
+                    f.problem or f.origin or "?",
+                    (f.sha256 or "?")[:12],
+                )
+                for f in files
+            ],
+        )
+    else:
+        print("no data files yet")
+    print(f"fidec data make can make: {', '.join(RECIPES)}")
+    return 0
+
+
+def _show(argv: list[str]) -> int:
+    from fidec.data.check import describe_dataset, description_text
+    from fidec.data.sources import load_dataset
+
+    args = parse(SourceArgs, argv, "fidec data show")
+    facts = describe_dataset(load_dataset(args.source, cache_dir=args.data_dir))
+    if args.json:
+        print_json(facts)
+    else:
+        print(description_text(facts))
+    return 0
+
+
+def _check(argv: list[str]) -> int:
+    from fidec.data.check import check_dataset
+    from fidec.data.sources import load_dataset
+
+    args = parse(CheckArgs, argv, "fidec data check")
+    report = check_dataset(load_dataset(args.source, cache_dir=args.data_dir))
+    if args.json:
+        print_json(report.to_json())
+    else:
+        print(report.to_text())
+    if report.worst == "error":
+        print("fidec data check: the data set has errors", file=sys.stderr)
+        return 1
+    return 0

@@ -1,0 +1,81 @@
+"""`fidec eval`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from fidec.cli.output import parse, print_json, print_table
+from fidec.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class EvalArgs:
+    """Evaluate the policy of a run (or a policy directory) on seeded episodes of its task.
+
+    With the run's own number of episodes, processes and seed this repeats the run's last evaluation exactly.
+    """
+
+    directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+    """Run directory, or a policy directory."""
+    episodes: int = 50
+    """Number of episodes."""
+    base: bool = False
+    """Also evaluate the behaviour flow before refinement, on the same episodes and the same noise."""
+    candidates: int = 1
+    """Actions drawn for each observation; above 1 the critic picks the best."""
+    seed: int | None = None
+    """Seed of the episodes; by default the run's."""
+    envs: int = 0
+    """Environment processes; 0 takes the run's number."""
+    task: str | None = None
+    """Task, if the policy does not say it."""
+    video: Path | None = None
+    """Also write an mp4 of the first three episodes."""
+    json: bool = False
+    """Print summaries and one row per episode as JSON."""
+
+
+def main(argv: list[str]) -> int:
+    from fidec.train.assess import Assessment
+
+    args = parse(EvalArgs, argv, "fidec eval")
+    if args.episodes < 1 or args.candidates < 1 or args.envs < 0:
+        raise ConfigError("--episodes and --candidates must be at least 1, --envs not negative")
+    assessment = Assessment.of(
+        args.directory, task=args.task, seed=args.seed, envs=args.envs, candidates=args.candidates
+    )
+    result = assessment.evaluate(args.episodes, base=args.base)
+    if args.video is not None:
+        assessment.record(args.video, episodes=min(3, args.episodes))
+        result["video"] = str(args.video)
+    if args.json:
+        print_json(result)
+    else:
+        print_comparison(result)
+    return 0
+
+
+def print_comparison(result: dict[str, Any]) -> None:
+    """A short table with intervals."""
+    print(f"{result['task']}, step {result['step']}, seed {result['seed']}")
+    rows = []
+    for kind in ("base", "refined"):
+        if kind not in result:
+            continue
+        s = result[kind]
+        success = "-" if s["success"] is None else _interval(s, "success")
+        rows.append((kind, success, _interval(s, "return"), f"{s['length'] or 0:.0f}", s["n"], s["n_failed"]))
+    print_table(("policy", "success", "return", "length", "episodes", "failed"), rows)
+    if "gain" in result:
+        gain = result["gain"]
+        print(f"gain in success, paired: {gain['mean']:+.2f} [{gain['low']:+.2f}, {gain['high']:+.2f}]")
+
+
+def _interval(summary: dict[str, Any], name: str) -> str:
+    if summary[name] is None:
+        return "-"
+    return f"{summary[name]:.2f} [{summary[f'{name}_low']:.2f}, {summary[f'{name}_high']:.2f}]"

@@ -1,0 +1,32 @@
+"""What the commands share: parsing by dataclass, tables and JSON on stdout."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+import tyro
+
+Args = TypeVar("Args")
+
+
+def parse(args: type[Args], argv: list[str], program: str, default: Any = None) -> Args:
+    """Parse `argv` into the dataclass `args`, whose docstring is the help text."""
+    keywords = {} if default is None else {"default": default}
+    return tyro.cli(args, args=argv, prog=program, config=(tyro.conf.FlagCreatePairsOff,), **keywords)
+
+
+def print_json(value: Any) -> None:
+    json.dump(value, sys.stdout, indent=2, allow_nan=False, default=str)
+    print()
+
+
+def print_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Plain aligned columns: readable on any terminal, and by `awk`."""
+    table = [[str(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(len(row[i]) for row in table) for i in range(len(header))]
+    for row in table:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())

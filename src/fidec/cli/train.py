@@ -1,0 +1,111 @@
+"""`fidec train`."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from fidec import algos
+from fidec.cli.output import parse, print_json
+from fidec.errors import ConfigError
+from fidec.train.config import RunConfig, resolve, resolve_options
+
+
+@dataclass(frozen=True)
+class TrainArgs(RunConfig):
+    """Train a method on a data set and write a run directory.
+
+    With a --task the policy is evaluated in its environment; with --data alone no environment is needed. The
+    options --algo.* belong to the chosen method, and start from its --preset and the task's published settings.
+    `fidec train --resume DIR` goes on with an interrupted run.
+    """
+
+    overwrite: bool = False
+    """Replace the run that the output directory holds."""
+    json: bool = False
+    """Print the result as JSON."""
+
+
+@dataclass(frozen=True)
+class ResumeArgs:
+    """Go on with a run, bit for bit as if it had never stopped."""
+
+    resume: Path
+    """The run directory."""
+    steps: int | None = None
+    """Train up to this many steps instead of the run's own number."""
+    json: bool = False
+    """Print the result as JSON."""
+
+
+def _peek(argv: list[str], name: str) -> str | None:
+    """The value of an option before the parser knows all options: they depend on it."""
+    for i, word in enumerate(argv):
+        if word == name and i + 1 < len(argv):
+            return argv[i + 1]
+        if word.startswith(f"{name}="):
+            return word.partition("=")[2]
+    return None
+
+
+def main(argv: list[str]) -> int:
+    if any(word == "--resume" or word.startswith("--resume=") for word in argv):
+        return _resume(parse(ResumeArgs, argv, "fidec train"))
+    algo, preset = _peek(argv, "--algo") or "fidec", _peek(argv, "--preset") or "recommended"
+    options, taken = resolve_options(algo, preset, _peek(argv, "--task"))
+    args_type = _with_options(algos.get(algo).config, options)
+    args = parse(args_type, argv, "fidec train")
+    fields = {f.name: getattr(args, f.name) for f in dataclasses.fields(RunConfig)}
+    return _train(RunConfig(**fields), taken, overwrite=args.overwrite, as_json=args.json)
+
+
+def _with_options(config: type, options: Any) -> Any:
+    """The arguments with the chosen method's own options as --algo.*."""
+    # Every option takes a value, switches too: --algo.half True.
+    annotation = Annotated[config, tyro.conf.arg(name="algo"), tyro.conf.FlagConversionOff]
+    field = ("options", annotation, dataclasses.field(default=options))
+    made = dataclasses.make_dataclass("TrainArgs", [field], bases=(TrainArgs,), frozen=True)
+    made.__doc__ = TrainArgs.__doc__
+    return made
+
+
+def _train(config: RunConfig, taken: str, *, overwrite: bool, as_json: bool) -> int:
+    from fidec.train.run import train
+
+    if config.task is None and config.data is None:
+        raise ConfigError(
+            "nothing to train on: name a --task (`fidec tasks` lists them) or a data source with --data"
+        )
+    config = resolve(config)
+    if taken:
+        print(f"{config.algo}, preset {config.preset}; {taken}", file=sys.stderr)
+    return _report(train(config, overwrite=overwrite), as_json)
+
+
+def _resume(args: ResumeArgs) -> int:
+    from fidec.train.run import resume
+
+    return _report(resume(args.resume, steps=args.steps), args.json)
+
+
+def _report(result: Any, as_json: bool) -> int:
+    evaluation = result.evaluation or {}
+    if as_json:
+        print_json({"directory": str(result.directory), "step": result.step, "evaluation": evaluation or None})
+        return 0
+    print(f"{result.directory}: {result.step} steps")
+    if evaluation.get("evaluation/success") is not None:
+        low, high = evaluation["evaluation/success_low"], evaluation["evaluation/success_high"]
+        print(
+            f"success {evaluation['evaluation/success']:.2f} [{low:.2f}, {high:.2f}] "
+            f"over {evaluation['evaluation/n']} episodes"
+        )
+    if evaluation.get("evaluation/n_failed"):
+        print(f"{evaluation['evaluation/n_failed']} episodes failed and are not in the averages")
+    print(f"policy: {result.policy}")
+    return 0

@@ -1,0 +1,111 @@
+"""Curves of a run, read from its directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fidec.errors import RunError
+from fidec.train.rundir import RunDirectory
+
+INK, BLUE, ORANGE, GREY = "#222222", "#2f6fb0", "#d9822b", "#8a8f98"
+
+
+def draw_curves(run: str | Path, path: str | Path, comparison: dict[str, Any] | None = None) -> Path:
+    """Write a PNG with four panels: success, the trust region, values and losses.
+
+    `comparison` is what `fidec eval --base --json` prints: it adds base and refined success, with their
+    intervals, at the last step.
+    """
+    directory = RunDirectory.open(run, read_only=True)
+    train, evaluations = directory.read_jsonl("train"), directory.read_jsonl("eval")
+    if not train:
+        raise RunError(f"{run} has no training metrics yet: nothing to draw")
+    config = directory.read_config()
+    figure = Figure(figsize=(11, 7), dpi=130, layout="constrained", facecolor="white")
+    panels = figure.subplots(2, 2)
+    steps = np.array([row["step"] for row in train]) / 1000
+
+    def series(name: str) -> np.ndarray:
+        return np.array([row.get(f"training/{name}", np.nan) for row in train], float)
+
+    _draw_success(panels[0, 0], evaluations, comparison)
+    _draw_trust_region(panels[0, 1], steps, series("penalty"), series("multiplier"), config["options"])
+    values = panels[1, 0]
+    values.plot(steps, series("q_data"), color=GREY, label="data's actions")
+    values.plot(steps, series("q_policy"), color=BLUE, label="policy's actions")
+    values.set(title="Value Q", ylabel="mean Q")
+    values.legend(frameon=False)
+    losses = panels[1, 1]
+    losses.plot(steps, series("critic_loss"), color=BLUE, label="critic")
+    losses.plot(steps, series("flow_loss"), color=ORANGE, label="flow matching")
+    losses.set(title="Losses", yscale="log")
+    losses.legend(frameon=False)
+    for panel in panels.flat:
+        panel.set_xlabel("thousand updates")
+        panel.grid(alpha=0.25, linewidth=0.6)
+        panel.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(f"{config['algo']} ({config['preset']}) on {config['task'] or config['data']}", color=INK)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+    return path
+
+
+def _draw_success(panel: Axes, evaluations: list[dict], comparison: dict[str, Any] | None) -> None:
+    panel.set(title="Success, with 95 % intervals", ylim=(-0.03, 1.03), ylabel="success rate")
+    found = [row for row in evaluations if row.get("evaluation/success") is not None]
+    if found:
+        steps = np.array([row["step"] for row in found]) / 1000
+        mean, low, high = (
+            np.array([row[f"evaluation/success{end}"] for row in found], float) for end in ("", "_low", "_high")
+        )
+        count = found[-1]["evaluation/n"]
+        panel.errorbar(
+            steps,
+            mean,
+            yerr=[mean - low, high - mean],
+            color=BLUE,
+            marker="o",
+            markersize=4,
+            capsize=3,
+            label=f"during training ({count} episodes)",
+        )
+    for kind, colour, marker in (("base", GREY, "s"), ("refined", ORANGE, "D")):
+        summary = (comparison or {}).get(kind)
+        if not summary or summary["success"] is None:
+            continue
+        rate = summary["success"]
+        panel.errorbar(
+            [comparison["step"] / 1000],  # type: ignore[index]
+            [rate],
+            yerr=[[rate - summary["success_low"]], [summary["success_high"] - rate]],
+            color=colour,
+            marker=marker,
+            capsize=4,
+            linestyle="none",
+            label=f"{kind} policy ({summary['n']} episodes)",
+        )
+    if panel.get_legend_handles_labels()[0]:
+        panel.legend(frameon=False, loc="upper left")
+    else:
+        panel.text(0.5, 0.5, "not evaluated", ha="center", color=GREY, transform=panel.transAxes)
+
+
+def _draw_trust_region(
+    panel: Axes, steps: np.ndarray, penalty: np.ndarray, multiplier: np.ndarray, options: dict[str, Any]
+) -> None:
+    panel.plot(steps, penalty, color=BLUE, label="penalty")
+    if "budget" in options:
+        panel.axhline(options["budget"], color=INK, linewidth=0.8, linestyle="--", label="budget")
+    panel.set(title="Trust region", yscale="log", ylabel="penalty")
+    right = panel.twinx()
+    right.plot(steps, multiplier, color=ORANGE, label="multiplier (right)")
+    right.set(yscale="log")
+    right.spines[["top"]].set_visible(False)
+    handles = [*panel.get_lines(), *right.get_lines()]
+    panel.legend(handles, [str(h.get_label()) for h in handles], frameon=False, loc="upper right")
