@@ -30,7 +30,7 @@ def fit(
     `checkpoint_interval`, ...). With a `task` the policy is evaluated in that environment; without one no
     environment is needed. `fidec.load_policy(result.policy)` gives the policy.
     """
-    resolved, _ = resolve_options(algo, preset, task, **(options or {}))
+    resolved = resolve_options(algo, preset, task, **(options or {}))
     source = dataset if isinstance(dataset, str) else None
     config = RunConfig(
         task=task,

@@ -52,8 +52,10 @@ class FiDecConfig(residual.ResidualConfig):
 
 
 PRESETS = {
-    # Algorithm 1: one score at the clean action, 1/2 delta^T I delta, projected multiplier, modules in turn.
-    # The paper's table scales I by its trace and clips gradients at 5; damping is for the closed form only.
+    # Algorithm 1: one score at the clean action, 1/2 delta^T I delta, projected multiplier, modules in turn. The
+    # paper's table scales I by its trace and clips gradients at 5; damping it gives for the closed form only. What
+    # it leaves open is chosen here: eta, the scope of the clip, and the clipping of actions, kept from its FQL
+    # backbone. lambda answers the penalty that the residual step has just computed.
     "paper": {
         "metric": "local",
         "t_eps": 0.8,
@@ -67,6 +69,7 @@ PRESETS = {
         "normalize_q": True,
         "grad_clip": 5.0,
         "clip_scope": "module",
+        "clip_actions": True,
     },
     # The authors' agent with the values of their launch scripts.
     "released": {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import os
 import sys
 import time
@@ -12,10 +12,11 @@ from typing import Any
 
 from fidec.cli.evaluate import print_comparison
 from fidec.cli.output import parse
-from fidec.errors import EnvError
+from fidec.errors import ConfigError, EnvError
 
-# Chosen by measurement for ten minutes on two cores; README says what they give. The discount is shorter than
-# the benchmark's 0.99, since the critic must fall to about -1 / (1 - discount) before it ranks anything.
+# Chosen by measurement for ten minutes on two cores; README says what they give. The discount is shorter than the
+# benchmark's 0.99, since the critic must fall to about -1 / (1 - discount) before it ranks anything, and small
+# networks take a larger learning rate.
 TASK = "cube-single-play-singletask-task2-v0"
 OPTIONS: dict[str, Any] = {"hidden": (128, 128, 128), "discount": 0.97, "learning_rate": 1e-3}
 
@@ -28,76 +29,75 @@ class DemoArgs:
     """
 
     out: Path = Path("demo-run")
-    """Run directory."""
+    """Directory for the data, the run and the pictures."""
     rows: int = 100_000
     """Rows of data to make."""
-    steps: int = 20_000
+    steps: int = 15_000
     """Updates."""
     episodes: int = 50
     """Evaluation episodes."""
     seed: int = 0
     """Seed of data, training and evaluation."""
-    data_dir: Path | None = None
-    """Where the data goes; by default the cache directory."""
 
 
 def main(argv: list[str]) -> int:
     args = parse(DemoArgs, argv, "fidec demo")
+    from fidec.data.make import make_dataset
     from fidec.report.curves import draw_curves
     from fidec.train.assess import Assessment
+    from fidec.train.files import write_json
 
     begin = time.perf_counter()
 
     def say(text: str) -> None:
-        print(f"[{time.perf_counter() - begin:4.0f} s] {text}", file=sys.stderr)
+        print(f"[{time.perf_counter() - begin:4.0f} s] {text}", file=sys.stderr, flush=True)
 
     say(f"1/4  data for {TASK}: {args.rows} rows by OGBench's scripted oracle")
-    _make_data(args)
+    workers = os.cpu_count() or 1
+    make_dataset(TASK, args.rows, directory=args.out / "data", seed=args.seed, workers=workers)
     say(f"2/4  FiDec, {args.steps} updates")
-    _train(args)
+    run = _train(args)
     say(f"3/4  base and refined policy on the same {args.episodes} episodes")
-    assessment = Assessment.of(args.out)
+    assessment = Assessment.of(run)
     result = assessment.evaluate(args.episodes, base=True)
-    (args.out / "comparison.json").write_text(json.dumps(result, indent=2))
+    write_json(args.out / "comparison.json", result)
     say("4/4  pictures")
-    written = [draw_curves(args.out, args.out / "curves.png", result)]
+    written = [args.out / "comparison.json", draw_curves(run, args.out / "curves.png", result)]
     try:
-        assessment.record(args.out / "videos" / "refined.mp4")
-        written.append(args.out / "videos" / "refined.mp4")
-    except EnvError as error:
+        assessment.record(args.out / "refined.mp4")
+        written.append(args.out / "refined.mp4")
+    except EnvError as error:  # no headless OpenGL: one sentence, and the rest stands
         say(str(error))
     say("done")
     print_comparison(result)
-    for path in written:
-        print(path)
+    print(*written, sep="\n")
     return 0
 
 
-def _make_data(args: DemoArgs) -> None:
-    from fidec.data.cache import data_dir
-    from fidec.data.make import make_dataset
-
-    workers = os.cpu_count() or 1
-    make_dataset(TASK, args.rows, directory=data_dir(args.data_dir), seed=args.seed, workers=workers)
-
-
-def _train(args: DemoArgs) -> None:
-    from fidec.train.config import RunConfig, resolve_options
+def _train(args: DemoArgs) -> Path:
+    """The run directory, trained now, resumed, or there already."""
+    from fidec.train.config import RunConfig, resolve, resolve_options
     from fidec.train.run import resume, train
+    from fidec.train.rundir import RunDirectory
 
-    if (args.out / "run.json").exists():
-        resume(args.out)
-        return
-    options, _ = resolve_options("fidec", "recommended", TASK, **OPTIONS)
-    config = RunConfig(
-        task=TASK,
-        options=options,
-        steps=args.steps,
-        seed=args.seed,
-        out=args.out,
-        data_dir=args.data_dir,
-        eval_interval=max(args.steps // 4, 1),
-        eval_episodes=10,
-        checkpoint_interval=5_000,
+    config = resolve(
+        RunConfig(
+            task=TASK,
+            options=resolve_options("fidec", "recommended", TASK, **OPTIONS),
+            steps=args.steps,
+            seed=args.seed,
+            out=args.out / "run",
+            data_dir=args.out / "data",
+            log_interval=500,
+            eval_interval=max(args.steps // 3, 1),
+            eval_episodes=20,
+            checkpoint_interval=5_000,
+        )
     )
-    train(config)
+    assert config.out is not None
+    if not (config.out / "config.json").exists():
+        return train(config, overwrite=True).directory
+    stored = RunConfig.from_json(RunDirectory.open(config.out, read_only=True).read_config())
+    if dataclasses.replace(stored, out=config.out, data_dir=config.data_dir) != config:
+        raise ConfigError(f"{args.out} holds a demo with other settings: remove it, or choose another --out")
+    return resume(config.out).directory

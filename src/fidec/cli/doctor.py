@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from fidec.cli.output import parse, print_json
@@ -88,17 +87,17 @@ def _simulator() -> str:
 
 
 def _rendering() -> str:
-    headless = sys.platform.startswith("linux") and not os.environ.get("DISPLAY")
-    backend = os.environ.get("MUJOCO_GL") or ("egl" if headless else "")
-    environ = {**os.environ, **({"MUJOCO_GL": backend} if backend else {})}
+    from fidec.envs.make import gl_environ
+
+    environ = {**os.environ, **gl_environ()}
+    backend = environ.get("MUJOCO_GL")
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _RENDER],
+            [sys.executable, "-P", "-c", _RENDER],
             env=environ,
             capture_output=True,
             text=True,
             timeout=60,
-            cwd=Path.home(),
         )
     except subprocess.TimeoutExpired:
         return f"hangs ({backend or 'default'})"

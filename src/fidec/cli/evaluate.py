@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +10,7 @@ from typing import Annotated, Any
 import tyro
 
 from fidec.cli.output import parse, print_json, print_table
-from fidec.errors import ConfigError
+from fidec.errors import ConfigError, EnvError
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,8 @@ class EvalArgs:
     """Number of episodes."""
     base: bool = False
     """Also evaluate the behaviour flow before refinement, on the same episodes and the same noise."""
-    candidates: int = 1
-    """Actions drawn for each observation; above 1 the critic picks the best."""
+    candidates: int | None = None
+    """Actions drawn for each observation, of which the critic picks the best; by default the run's number."""
     seed: int | None = None
     """Seed of the episodes; by default the run's."""
     envs: int = 0
@@ -43,15 +44,21 @@ def main(argv: list[str]) -> int:
     from fidec.train.assess import Assessment
 
     args = parse(EvalArgs, argv, "fidec eval")
-    if args.episodes < 1 or args.candidates < 1 or args.envs < 0:
+    if args.episodes < 1 or args.envs < 0 or (args.candidates is not None and args.candidates < 1):
         raise ConfigError("--episodes and --candidates must be at least 1, --envs not negative")
+    if args.seed is not None and not 0 <= args.seed < 2**32:
+        raise ConfigError(f"--seed must lie in [0, 2^32), not {args.seed}")
     assessment = Assessment.of(
         args.directory, task=args.task, seed=args.seed, envs=args.envs, candidates=args.candidates
     )
     result = assessment.evaluate(args.episodes, base=args.base)
     if args.video is not None:
-        assessment.record(args.video, episodes=min(3, args.episodes))
-        result["video"] = str(args.video)
+        try:
+            assessment.record(args.video, episodes=min(3, args.episodes))
+            result["video"] = str(args.video)
+        except EnvError as error:  # the evaluation stands without its video
+            result["video"] = None
+            print(f"fidec eval: {error}", file=sys.stderr)
     if args.json:
         print_json(result)
     else:
@@ -72,10 +79,13 @@ def print_comparison(result: dict[str, Any]) -> None:
     print_table(("policy", "success", "return", "length", "episodes", "failed"), rows)
     if "gain" in result:
         gain = result["gain"]
-        print(f"gain in success, paired: {gain['mean']:+.2f} [{gain['low']:+.2f}, {gain['high']:+.2f}]")
+        if gain["mean"] is not None:
+            interval = "" if gain["low"] is None else f" [{gain['low']:+.2f}, {gain['high']:+.2f}]"
+            print(f"gain in success, paired: {gain['mean']:+.2f}{interval}")
 
 
 def _interval(summary: dict[str, Any], name: str) -> str:
     if summary[name] is None:
         return "-"
-    return f"{summary[name]:.2f} [{summary[f'{name}_low']:.2f}, {summary[f'{name}_high']:.2f}]"
+    low, high = summary[f"{name}_low"], summary[f"{name}_high"]
+    return f"{summary[name]:.2f}" + ("" if low is None else f" [{low:.2f}, {high:.2f}]")

@@ -13,7 +13,7 @@ import tyro
 from fidec import algos
 from fidec.cli.output import parse, print_json
 from fidec.errors import ConfigError
-from fidec.train.config import RunConfig, resolve, resolve_options
+from fidec.train.config import RunConfig, resolve, resolve_options, task_options
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ def main(argv: list[str]) -> int:
     if any(word == "--resume" or word.startswith("--resume=") for word in argv):
         return _resume(parse(ResumeArgs, argv, "fidec train"))
     algo, preset = _peek(argv, "--algo") or "fidec", _peek(argv, "--preset") or "recommended"
-    options, taken = resolve_options(algo, preset, _peek(argv, "--task"))
+    options = resolve_options(algo, preset, _peek(argv, "--task"))
     args_type = _with_options(algos.get(algo).config, options)
     args = parse(args_type, argv, "fidec train")
     fields = {f.name: getattr(args, f.name) for f in dataclasses.fields(RunConfig)}
-    return _train(RunConfig(**fields), taken, overwrite=args.overwrite, as_json=args.json)
+    return _train(RunConfig(**fields), overwrite=args.overwrite, as_json=args.json)
 
 
 def _with_options(config: type, options: Any) -> Any:
@@ -74,7 +74,7 @@ def _with_options(config: type, options: Any) -> Any:
     return made
 
 
-def _train(config: RunConfig, taken: str, *, overwrite: bool, as_json: bool) -> int:
+def _train(config: RunConfig, *, overwrite: bool, as_json: bool) -> int:
     from fidec.train.run import train
 
     if config.task is None and config.data is None:
@@ -82,8 +82,10 @@ def _train(config: RunConfig, taken: str, *, overwrite: bool, as_json: bool) -> 
             "nothing to train on: name a --task (`fidec tasks` lists them) or a data source with --data"
         )
     config = resolve(config)
-    if taken:
-        print(f"{config.algo}, preset {config.preset}; {taken}", file=sys.stderr)
+    published = task_options(config.algo, config.preset, config.task)
+    taken = [f"{name} {value}" for name, value in published.items() if getattr(config.options, name) == value]
+    source = f"; {', '.join(taken)} as published for {config.task}" if taken else ""
+    print(f"{config.algo}, preset {config.preset}{source}", file=sys.stderr)
     return _report(train(config, overwrite=overwrite), as_json)
 
 

@@ -105,7 +105,7 @@ def make(
     pixel tasks need OpenGL: without a display, MUJOCO_GL then defaults to egl.
     """
     if render_mode is not None or task.removeprefix("ogbench:").startswith("visual-"):
-        _choose_gl()
+        os.environ.update(gl_environ())
     info = find_task(task)
     ogbench = _import_ogbench()
     try:
@@ -160,9 +160,12 @@ def _data_kinds(family: str) -> tuple[str, ...]:
     return ("navigate", "stitch", "explore") if "antmaze" in family else ("navigate", "stitch")
 
 
-def _choose_gl() -> None:
-    if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        os.environ.setdefault("MUJOCO_GL", "egl")
+def gl_environ() -> dict[str, str]:
+    """What to add to the environment so that MuJoCo can draw: EGL where there is no display and no other choice."""
+    display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if not sys.platform.startswith("linux") or display or os.environ.get("MUJOCO_GL"):
+        return {}
+    return {"MUJOCO_GL": "egl", "PYOPENGL_PLATFORM": "egl"}
 
 
 def _import_ogbench() -> Any:

@@ -87,6 +87,8 @@ class EnvPool:
         self.observation_shape: tuple[int, ...] = facts["shape"]
         self.observation_dtype: str = facts["dtype"]
         self.action_dim: int = facts["action_dim"]
+        self.action_low: list[float] = facts["action_low"]
+        self.action_high: list[float] = facts["action_high"]
 
     def __enter__(self) -> EnvPool:
         return self

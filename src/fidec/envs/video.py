@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,20 @@ import imageio.v2 as imageio
 import imageio_ffmpeg
 import numpy as np
 
+from fidec.envs.make import gl_environ
 from fidec.envs.pool import Act, Episode, episode_seed
 from fidec.envs.process import EnvProcess, pickled
 from fidec.errors import EnvError
 
 _GREEN = np.array([40, 190, 90], np.uint8)
+
+
+@contextmanager
+def _quiet_fork() -> Iterator[None]:
+    """ffmpeg is started by a fork that executes at once: JAX's warning about forks does not apply."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
+        yield
 
 
 def record(
@@ -43,15 +53,13 @@ def record(
     """
     path = Path(path)
     try:
-        imageio_ffmpeg.get_ffmpeg_exe()
+        with _quiet_fork():
+            imageio_ffmpeg.get_ffmpeg_exe()
     except RuntimeError as error:
         raise EnvError(f"no video: {error}; `pip install imageio-ffmpeg` brings a ffmpeg") from error
     part = path.with_name(f".{path.stem}.part.mp4")
     size = max(16, round(size / 16) * 16)
-    environ = {}
-    if sys.platform.startswith("linux") and not os.environ.get("MUJOCO_GL"):
-        environ = {"MUJOCO_GL": "egl", "PYOPENGL_PLATFORM": "egl"}
-    process = EnvProcess(pickled(make_env), environ)
+    process = EnvProcess(pickled(make_env), gl_environ())
     try:
         reason = process.wait_ready(2 * timeout)
         if reason is not None:
@@ -62,7 +70,7 @@ def record(
         played = []
         path.parent.mkdir(parents=True, exist_ok=True)
         writer: Any = imageio.get_writer(part, fps=fps, codec="libx264", quality=7, macro_block_size=16)
-        with writer:
+        with writer, _quiet_fork():
             for index in episodes:
                 episode, pictures = _play(stage, act, seed, index, every)
                 played.append(episode)

@@ -124,6 +124,8 @@ def _describe_spaces(env: Any) -> dict[str, Any]:
         "shape": tuple(observations.shape),
         "dtype": "uint8" if observations.dtype == np.uint8 else "float32",
         "action_dim": int(actions.shape[0]),
+        "action_low": actions.low.tolist(),
+        "action_high": actions.high.tolist(),
     }
 
 

@@ -29,24 +29,25 @@ def draw_curves(run: str | Path, path: str | Path, comparison: dict[str, Any] | 
     figure = Figure(figsize=(11, 7), dpi=130, layout="constrained", facecolor="white")
     panels = figure.subplots(2, 2)
     steps = np.array([row["step"] for row in train]) / 1000
+    marker = "." if len(train) < 5 else ""  # a line through one point is nothing
 
     def series(name: str) -> np.ndarray:
         return np.array([row.get(f"training/{name}", np.nan) for row in train], float)
 
     _draw_success(panels[0, 0], evaluations, comparison)
-    _draw_trust_region(panels[0, 1], steps, series("penalty"), series("multiplier"), config["options"])
+    _draw_trust_region(panels[0, 1], steps, series("penalty"), series("multiplier"), config["options"], marker)
     values = panels[1, 0]
-    values.plot(steps, series("q_data"), color=GREY, label="data's actions")
-    values.plot(steps, series("q_policy"), color=BLUE, label="policy's actions")
+    values.plot(steps, series("q_data"), color=GREY, marker=marker, label="data's actions")
+    values.plot(steps, series("q_policy"), color=BLUE, marker=marker, label="policy's actions")
     values.set(title="Value Q", ylabel="mean Q")
     values.legend(frameon=False)
     losses = panels[1, 1]
-    losses.plot(steps, series("critic_loss"), color=BLUE, label="critic")
-    losses.plot(steps, series("flow_loss"), color=ORANGE, label="flow matching")
+    losses.plot(steps, series("critic_loss"), color=BLUE, marker=marker, label="critic")
+    losses.plot(steps, series("flow_loss"), color=ORANGE, marker=marker, label="flow matching")
     losses.set(title="Losses", yscale="log")
     losses.legend(frameon=False)
     for panel in panels.flat:
-        panel.set_xlabel("thousand updates")
+        panel.set(xlabel="thousand updates", xlim=(0, 1.04 * steps[-1]))
         panel.grid(alpha=0.25, linewidth=0.6)
         panel.spines[["top", "right"]].set_visible(False)
     figure.suptitle(f"{config['algo']} ({config['preset']}) on {config['task'] or config['data']}", color=INK)
@@ -97,15 +98,21 @@ def _draw_success(panel: Axes, evaluations: list[dict], comparison: dict[str, An
 
 
 def _draw_trust_region(
-    panel: Axes, steps: np.ndarray, penalty: np.ndarray, multiplier: np.ndarray, options: dict[str, Any]
+    panel: Axes, steps: np.ndarray, penalty: np.ndarray, multiplier: np.ndarray, options: dict[str, Any], marker: str
 ) -> None:
-    panel.plot(steps, penalty, color=BLUE, label="penalty")
+    panel.plot(steps, penalty, color=BLUE, marker=marker, label="penalty")
     if "budget" in options:
         panel.axhline(options["budget"], color=INK, linewidth=0.8, linestyle="--", label="budget")
     panel.set(title="Trust region", yscale="log", ylabel="penalty")
+    handles = [*panel.get_lines()]
+    if np.isfinite(multiplier).any():  # not every method has one
+        handles += _draw_multiplier(panel, steps, multiplier, marker)
+    panel.legend(handles, [str(h.get_label()) for h in handles], frameon=False, loc="center right")
+
+
+def _draw_multiplier(panel: Axes, steps: np.ndarray, multiplier: np.ndarray, marker: str) -> list[Any]:
     right = panel.twinx()
-    right.plot(steps, multiplier, color=ORANGE, label="multiplier (right)")
-    right.set(yscale="log")
+    right.plot(steps, multiplier, color=ORANGE, marker=marker, label="multiplier (right)")
+    right.set(ylim=(0, 1.15 * float(np.nanmax(multiplier)) or 1), ylabel="multiplier")
     right.spines[["top"]].set_visible(False)
-    handles = [*panel.get_lines(), *right.get_lines()]
-    panel.legend(handles, [str(h.get_label()) for h in handles], frameon=False, loc="upper right")
+    return [*right.get_lines()]

@@ -9,8 +9,9 @@ from typing import Any
 
 from fidec import rng
 from fidec.envs.evaluate import compare
-from fidec.envs.make import make
+from fidec.envs.make import find_task, make
 from fidec.errors import ConfigError
+from fidec.train import files
 from fidec.train.config import RunConfig, resolve
 from fidec.train.evaluate import Evaluator
 from fidec.train.policy import Policy, lane_actor, load_policy
@@ -27,6 +28,7 @@ class Assessment:
     seed: int
     envs: int
     candidates: int
+    timeout: float
 
     @classmethod
     def of(
@@ -36,7 +38,7 @@ class Assessment:
         task: str | None = None,
         seed: int | None = None,
         envs: int = 0,
-        candidates: int = 1,
+        candidates: int | None = None,
     ) -> Assessment:
         """Of a run directory or a policy directory; what is left open is taken from the run."""
         directory = Path(directory)
@@ -47,8 +49,16 @@ class Assessment:
         task = task or policy.info.get("task") or config.task
         if task is None:
             raise ConfigError(f"{directory} does not say which task it is for: name one with --task")
-        seed = config.seed if seed is None else seed
-        return cls(directory, policy, task, seed, envs or resolve(config).eval_envs, candidates)
+        find_task(task)  # here, not in a worker process that would be started three times
+        return cls(
+            directory=directory,
+            policy=policy,
+            task=task,
+            seed=config.seed if seed is None else seed,
+            envs=envs or resolve(config).eval_envs,
+            candidates=candidates or config.candidates,
+            timeout=config.eval_timeout,
+        )
 
     @property
     def step(self) -> int:
@@ -64,7 +74,14 @@ class Assessment:
             "seed": self.seed,
         }
         rows = {}
-        with Evaluator(self.task, self.policy.spec, envs=self.envs, episodes=episodes, seed=self.seed) as evaluator:
+        with Evaluator(
+            self.task,
+            self.policy.spec,
+            envs=self.envs,
+            episodes=episodes,
+            seed=self.seed,
+            timeout=self.timeout,
+        ) as evaluator:
             for kind in ("base", "refined") if base else ("refined",):
                 # The base policy is a single draw: picking among several by value would not be the behaviour.
                 result[kind], rows[kind] = evaluator(
@@ -75,7 +92,7 @@ class Assessment:
                     base=kind == "base",
                 )
         if base:
-            result["gain"] = compare(rows["base"], rows["refined"])._asdict()
+            result["gain"] = files.plain(compare(rows["base"], rows["refined"])._asdict())
         result["episodes"] = {kind: [episode.row() for episode in found] for kind, found in rows.items()}
         return result
 

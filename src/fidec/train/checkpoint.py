@@ -91,8 +91,8 @@ class Checkpoints:
         size = sum(array.nbytes for array in flat.values())
         with files.writing(final, f"the checkpoint of step {step}, {size / 1e6:.1f} MB"):
             try:
-                _remove(temporary)
-                _remove(former)
+                files.remove(temporary)
+                files.remove(former)
                 temporary.mkdir()
                 files.save_flat(temporary / STATE, flat, {"format": "fidec-state-1"})
                 files.write_manifest(temporary, {"step": step, "extra": dict(extra or {})})
@@ -110,13 +110,14 @@ class Checkpoints:
         return final
 
     def latest(self, template: Any) -> Restored | None:
-        """The newest checkpoint that is intact, or None.
+        """The newest checkpoint that is intact, or None if none was ever saved.
 
-        A damaged one is passed over and reported through `warn`. An intact one that does not fit `template`
-        (leaves with shape and dtype, from `jax.eval_shape`) raises `CheckpointError`: there the configuration
-        changed, not the disk, and an older checkpoint would fit no better.
+        A damaged one is passed over and reported through `warn`; if all are damaged, `CheckpointError`. So does an
+        intact one that does not fit `template` (leaves with shape and dtype, from `jax.eval_shape`): there the
+        configuration changed, not the disk, and an older checkpoint would fit no better.
         """
         tried: set[int] = set()
+        damaged: list[int] = []
         while left := [step for step in self.steps() if step not in tried]:
             step = left[-1]
             tried.add(step)
@@ -128,6 +129,7 @@ class Checkpoints:
                 flat = files.load_flat(path / STATE)
             except CheckpointError as error:
                 if path.exists():  # else a running trainer removed it while we read
+                    damaged.append(step)
                     self.warn(f"the checkpoint of step {step} is damaged and is not used: {error}")
                 continue
             try:
@@ -137,6 +139,11 @@ class Checkpoints:
                     f"the checkpoint {path} is intact but belongs to another configuration: {error}"
                 ) from error
             return Restored(step, _on_device(state), record["extra"])
+        if damaged:
+            raise CheckpointError(
+                f"every checkpoint in {self.directory} is damaged (steps {', '.join(map(str, sorted(damaged)))}): "
+                "there is nothing to go on from. Restore one from a copy, or start again with --overwrite."
+            )
         return None
 
     def _aside(self, kind: str, final: Path) -> Path:
@@ -151,7 +158,7 @@ class Checkpoints:
                     os.rename(path, final)
             for kind in ("tmp", "trash", "old"):
                 for path in self.directory.glob(f".{kind}-*"):
-                    _remove(path)
+                    files.remove(path)
         except OSError as error:
             self.warn(f"could not clear what an interrupted save left in {self.directory}: {error}")
 
@@ -167,18 +174,11 @@ class Checkpoints:
                 continue
             try:
                 trash = self._aside("trash", self.path(step))
-                _remove(trash)
+                files.remove(trash)
                 os.rename(self.path(step), trash)
             except OSError as error:
                 self.warn(f"the old checkpoint of step {step} could not be removed: {error}")
         self._clear_leftovers()
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _check_finite(step: int, flat: dict[str, np.ndarray]) -> None:

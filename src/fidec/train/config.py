@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,6 +63,8 @@ class RunConfig:
             _at_least(1, name, getattr(self, name))
         for name in ("seed", "eval_interval", "eval_envs"):
             _at_least(0, name, getattr(self, name))
+        if self.seed >= 2**32:
+            raise ConfigError(f"seed must be below 2^32, not {self.seed}")
         if not self.eval_timeout > 0:
             raise ConfigError(f"eval_timeout must be positive, not {self.eval_timeout}")
 
@@ -79,13 +82,18 @@ class RunConfig:
         unknown = set(values) - {f.name for f in dataclasses.fields(cls)}
         if unknown or "algo" not in values:
             raise ConfigError(f"not a run's configuration: unknown or missing {sorted(unknown) or ['algo']}")
-        options = config_from_json(algos.get(values["algo"]).config, values.pop("options") or {})
-        for name in ("data_dir", "out"):
-            values[name] = None if values.get(name) is None else Path(values[name])
-        return cls(**values, options=options)
+        try:
+            options = config_from_json(algos.get(values["algo"]).config, values.pop("options", None) or {})
+            for name in ("data_dir", "out"):
+                values[name] = None if values.get(name) is None else Path(values[name])
+            return cls(**values, options=options)
+        except (TypeError, ValueError, AttributeError) as error:  # a value of another type, written by hand
+            raise ConfigError(f"not a run's configuration: {error}") from error
 
 
 def _at_least(least: int, name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ConfigError(f"{name} must be a whole number, not {value!r}")
     if value < least:
         raise ConfigError(f"{name} must be at least {least}, not {value}")
 
@@ -98,23 +106,28 @@ def config_from_json(config: type, values: dict[str, Any]) -> Any:
     return config(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
 
-def resolve_options(algo: str, preset: str, task: str | None, **fields: Any) -> tuple[Any, str]:
-    """The method's options: the preset, then what the task changes, then `fields`; and a sentence on the task."""
-    method = algos.get(algo)
+def resolve_options(algo: str, preset: str, task: str | None, **fields: Any) -> Any:
+    """The method's options: the preset, then what the task's published settings change, then `fields`."""
+    return algos.get(algo).configure(preset, **{**task_options(algo, preset, task), **fields})
+
+
+def task_options(algo: str, preset: str, task: str | None) -> dict[str, Any]:
+    """What the published settings of a task change in a method's options."""
     row = tasks.settings(task) if task else None
-    from_task = row.options(method.config, preset) if row else {}
-    options = method.configure(preset, **{**from_task, **fields})
-    taken = ", ".join(f"{name} {value}" for name, value in from_task.items() if name not in fields)
-    return options, f"{taken} from the published settings of {task}" if taken else ""
+    return row.options(algo, algos.get(algo).config, preset) if row else {}
 
 
 def resolve(config: RunConfig) -> RunConfig:
     """Fill in what was left open: options, data source, output directory, number of environments."""
     options = config.options
     if options is None:
-        options, _ = resolve_options(config.algo, config.preset, config.task)
+        options = resolve_options(config.algo, config.preset, config.task)
     name = (config.task or (config.data or "arrays").rpartition("/")[2]).replace(":", "-")
     out = config.out or Path("runs") / name / f"{config.algo}-{config.preset}" / f"seed{config.seed:03d}"
     envs = config.eval_envs or min(os.cpu_count() or 1, 8)
     data = config.data or (f"ogbench:{config.task.removeprefix('ogbench:')}" if config.task else None)
-    return dataclasses.replace(config, options=options, out=out, eval_envs=envs, data=data)
+    scheme, _, path = (data or "").partition(":")
+    if scheme in ("npz", "hdf5"):  # so that a run can be resumed from another directory
+        data = f"{scheme}:{Path(path).expanduser().absolute()}"
+    data_dir = config.data_dir.expanduser().absolute() if config.data_dir else None
+    return dataclasses.replace(config, options=options, out=out, eval_envs=envs, data=data, data_dir=data_dir)

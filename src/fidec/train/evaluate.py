@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from fidec import algos, rng
 from fidec.envs.evaluate import summarise
@@ -15,7 +18,7 @@ from fidec.types import Spec
 
 
 class Evaluator:
-    """Environments of one task that wait for policies. They start with the first evaluation and stay."""
+    """Environments of one task that wait for policies, from `start` or the first evaluation on."""
 
     def __init__(self, task: str, spec: Spec, *, envs: int, episodes: int, seed: int, timeout: float = 60.0):
         self.task, self.spec, self.episodes, self.seed = task, spec, episodes, seed
@@ -30,6 +33,13 @@ class Evaluator:
             self._pool.close()
             self._pool = None
 
+    def start(self) -> EnvPool:
+        """Start the environments, if they are not there yet, and check that they fit the data."""
+        if self._pool is None:
+            self._pool = EnvPool(partial(make, self.task), self._envs, step_timeout=self._timeout)
+            _check_fit(self.task, self._pool, self.spec)
+        return self._pool
+
     def __call__(
         self,
         algorithm: algos.Algorithm,
@@ -38,15 +48,22 @@ class Evaluator:
         *,
         candidates: int = 1,
         base: bool = False,
-        progress=None,
+        on_step: Callable[[], None] | None = None,
     ) -> tuple[dict[str, Any], list[Episode]]:
-        """(summary, episodes). The step enters the policy's random numbers, not the environments' seeds."""
-        if self._pool is None:
-            self._pool = EnvPool(partial(make, self.task), self._envs, step_timeout=self._timeout)
-            _check_fit(self.task, self._pool, self.spec)
+        """(summary, episodes). The step enters the policy's random numbers, not the environments' seeds.
+
+        `on_step` is called before every step of the environments and may raise to give up the evaluation.
+        """
+        pool = self.start()
         key = rng.at(rng.stream(self.seed, "evaluate"), step)
         actor = lane_actor(algorithm, algorithm.policy(state), key, candidates=candidates, base=base)
-        episodes = self._pool.run(actor, self.episodes, self.seed, progress=progress)
+
+        def act(observations, episodes, steps):
+            if on_step is not None:
+                on_step()
+            return actor(observations, episodes, steps)
+
+        episodes = pool.run(act, self.episodes, self.seed)
         summary = summarise(episodes)
         # The number that OGBench's tables print: success in percent. An environment without a notion of success
         # is scored by its return.
@@ -62,4 +79,10 @@ def _check_fit(task: str, pool: EnvPool, spec: Spec) -> None:
         raise EnvError(
             f"{task} has observations {found[0]} and {found[1]}-dimensional actions, the data has {expected[0]} "
             f"and {expected[1]}: they do not belong together"
+        )
+    low, high = spec.action_low or (-1.0,) * spec.action_dim, spec.action_high or (1.0,) * spec.action_dim
+    if not (np.allclose(low, pool.action_low) and np.allclose(high, pool.action_high)):
+        raise EnvError(
+            f"{task} takes actions from {pool.action_low} to {pool.action_high}, the data from {list(low)} to "
+            f"{list(high)}: the same number would mean another action"
         )

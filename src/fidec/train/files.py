@@ -103,6 +103,14 @@ def atomic_write(path: str | Path, content: bytes | str) -> None:
         fsync_directory(path.parent)
 
 
+def remove(path: Path) -> None:
+    """Remove a file or a directory, or nothing if there is none."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def sha256_file(path: str | Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

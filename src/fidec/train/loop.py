@@ -40,7 +40,7 @@ class Carry(NamedTuple):
 
 def start(algorithm: Algorithm, seed: int, batch: Batch) -> Carry:
     """The carry before the first step."""
-    state = algorithm.init(rng.stream(seed, "init"))
+    state = jax.jit(algorithm.init)(rng.stream(seed, "init"))
     # What comes back from a checkpoint has no weak types, so neither has what starts a run.
     state = jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), state)
     _, metrics = jax.eval_shape(algorithm.update, state, batch, rng.stream(seed, "update"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-from functools import partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +91,19 @@ def load_policy(directory: str | Path) -> Policy:
         directory = directory / "policy"
     if not directory.is_dir():
         raise CheckpointError(f"there is no policy at {directory}: no such directory")
+    if (directory / "run.json").exists():
+        raise CheckpointError(f"the run {directory} has not saved a policy yet: it does so with its first checkpoint")
     files.verify_manifest(directory)
     card = files.read_json(directory / CARD)
+    try:
+        return _from_card(directory, card)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"{directory / CARD} does not describe a policy: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _from_card(directory: Path, card: dict[str, Any]) -> Policy:
     if card.get("format") != FORMAT:
         raise CheckpointError(f"{directory / CARD} has format {card.get('format')!r}, this fidec reads {FORMAT}")
     spec = config_from_json(Spec, card["spec"])
@@ -104,24 +115,26 @@ def load_policy(directory: str | Path) -> Policy:
     return Policy(card["algo"], options, spec, state, card.get("info"))
 
 
+@lru_cache(maxsize=8)  # one compilation serves all evaluations of a run
+def _lanes(algorithm: algos.Algorithm, candidates: int, base: bool):
+    @jax.jit
+    def act(state, key, observations, episodes, steps):
+        def one(observation, episode, step):
+            return algorithm.act(
+                state, observation, rng.at(key, episode, step), candidates=candidates, return_base=base
+            )
+
+        actions = jax.vmap(one)(observations, episodes, steps)
+        return actions[1] if base else actions
+
+    return act
+
+
 def lane_actor(algorithm: algos.Algorithm, state: Any, key: Any, *, candidates: int = 1, base: bool = False):
     """A policy for `EnvPool.run`: lane i draws from the key at (its episode, its step).
 
     So an episode meets the same random numbers in whatever company it runs, and the base policy (`base`) is
     evaluated on the same draws as the refined one.
     """
-
-    @partial(jax.jit, static_argnames=("candidates",))
-    def act(state, observations, episodes, steps, candidates):
-        def one(observation, episode, step):
-            return algorithm.act(
-                state, observation, rng.at(key, episode, step), candidates=candidates, return_base=base
-            )
-
-        return jax.vmap(one)(observations, episodes, steps)
-
-    def lanes(observations, episodes, steps):
-        actions = act(state, observations, episodes, steps, candidates)
-        return np.asarray(actions[1] if base else actions)
-
-    return lanes
+    act = _lanes(algorithm, candidates, base)
+    return lambda observations, episodes, steps: np.asarray(act(state, key, observations, episodes, steps))

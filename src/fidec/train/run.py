@@ -19,7 +19,7 @@ import numpy as np
 from fidec import algos
 from fidec.data import OfflineDataset, load_dataset
 from fidec.envs.make import find_task
-from fidec.errors import ConfigError, FidecError, RunError
+from fidec.errors import ConfigError, EnvError, FidecError, RunError
 from fidec.train import files, loop, versions
 from fidec.train.checkpoint import Checkpoints
 from fidec.train.config import RunConfig, resolve
@@ -60,7 +60,10 @@ def train(
     quiet: bool = False,
 ) -> Result:
     """Start a run in a new directory and see it through."""
+    own_arrays = dataset is not None and config.data is None  # not the task's data, which a resume would load
     config = resolve(config)
+    if own_arrays:
+        config = dataclasses.replace(config, data=None)
     assert config.out is not None
     if config.task is not None:
         find_task(config.task)
@@ -80,17 +83,21 @@ def resume(
 ) -> Result:
     """Go on with an interrupted run, bit for bit, or with a finished one up to more `steps`."""
     with RunDirectory.open(path) as directory:
+        if not directory.config.exists():
+            raise RunError(f"{path} was stopped before it began. Start it again, with --overwrite.")
         config = RunConfig.from_json(directory.read_config())
         if steps is not None:
             if steps < config.steps:
                 raise ConfigError(f"{path} is configured for {config.steps} steps; --steps {steps} would be fewer")
             config = dataclasses.replace(config, steps=steps)
-            directory.write_config(config.to_json())
         if dataset is None and config.data is None:
             raise RunError(
                 f"{path} was trained on arrays given in Python: resume it there, with fidec.resume(path, dataset)"
             )
-        return _train(config, dataset if dataset is not None else _load(config), directory, quiet)
+        dataset = dataset if dataset is not None else _load(config)
+        _check_same_data(directory, dataset)
+        directory.write_config(config.to_json())
+        return _train(config, dataset, directory, quiet)
 
 
 def _load(config: RunConfig) -> OfflineDataset:
@@ -100,13 +107,14 @@ def _load(config: RunConfig) -> OfflineDataset:
 
 
 def _train(config: RunConfig, dataset: OfflineDataset, directory: RunDirectory, quiet: bool) -> Result:
-    _check_same_data(directory, dataset)
     step = 0
     try:
         with ExitStack() as stack:
             signals = stack.enter_context(loop.catch_signals())
             run = _Run(config, dataset, directory, stack, signals, quiet)
             step = run.step
+            if run.evaluator is not None and not run.done:
+                run.evaluator.start()  # now, not after an hour, is the time to learn that they do not work
             while not run.done and signals.received is None:
                 run.advance()
                 step = run.step
@@ -169,7 +177,7 @@ class _Run:
             self.message(f"resumed {directory.path} at step {self.step}")
             self._save_policy()  # the kill may have come between the checkpoint and its policy
 
-        directory.write_environment(versions.environment(_facts(dataset)))
+        self._write_environment(versions.environment(_facts(dataset)))
         directory.write_status("running", self.step)
         self.evaluator = self._make_evaluator(stack)
         self.pace = loop.Pace()
@@ -190,6 +198,21 @@ class _Run:
                 timeout=config.eval_timeout,
             )
         )
+
+    def _write_environment(self, now: dict[str, Any]) -> None:
+        """What the run is made with; what it was made with before stays, and a change is reported."""
+        if not self.directory.environment.exists():
+            self.directory.write_environment(now)
+            return
+        first = self.directory.read_environment()
+        last = (first.get("resumed") or [first])[-1]
+        for name in ("python", "packages", "platform", "backend", "devices", "xla_flags"):
+            if last.get(name) != now[name]:
+                self.message(
+                    f"{name} changed since this run last ran ({last.get(name)} -> {now[name]}): "
+                    "it goes on, but not bit for bit as it would have"
+                )
+        self.directory.write_environment({**first, "resumed": [*first.get("resumed", []), now]})
 
     def message(self, text: str) -> None:
         """To stderr, above the bar, and into run.log."""
@@ -252,7 +275,9 @@ class _Run:
             self.progress.update(step)
 
     def _log_metrics(self) -> None:
-        means, self.carry = loop.take_means(self.carry, self.step)
+        means, fresh = loop.take_means(self.carry, self.step)
+        if self.step % self.config.log_interval == 0:
+            self.carry = fresh  # else this is the end; should the run be extended, its next row is a whole interval
         self.log.train(self.step, {f"training/{name}": value for name, value in means.items()})
         now, (before, first) = time.perf_counter(), self.mark
         self.mark = (now, self.step)
@@ -271,10 +296,13 @@ class _Run:
                 self.carry.state,
                 self.step,
                 candidates=self.config.candidates,
-                progress=self._check_signals,
+                on_step=self._check_signals,
             )
         except _Interrupted:
             return
+        except EnvError:
+            self.save()  # the training up to here is not lost, and resuming begins with this evaluation
+            raise
         rows = {f"evaluation/{name}": value for name, value in summary.items()}
         self.log.evaluation(self.step, rows, [episode.row() for episode in episodes])
         self.evaluation, self.evaluated = {"step": self.step, **rows}, True
@@ -287,7 +315,7 @@ class _Run:
             if episode.status != "ok":
                 self.message(f"evaluation episode {episode.index} {episode.status}: {episode.detail}")
 
-    def _check_signals(self, episode: object) -> None:
+    def _check_signals(self) -> None:
         if self.signals.received is not None:
             raise _Interrupted
 

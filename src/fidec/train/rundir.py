@@ -16,7 +16,6 @@ import errno
 import fcntl
 import json
 import os
-import shutil
 import socket
 import time
 from pathlib import Path
@@ -94,9 +93,9 @@ class RunDirectory:
         if read_only:
             return cls(path, None)
         lock = _acquire(path)
-        for leftover in path.glob(".*.tmp"):  # of an atomic write that was killed
+        for leftover in _leftovers(path):
             with contextlib.suppress(OSError):
-                leftover.unlink()
+                files.remove(leftover)
         return cls(path, lock)
 
     def close(self) -> None:
@@ -221,14 +220,13 @@ def _refuse_foreign(path: Path) -> None:
 
 def _empty(path: Path) -> None:
     """Remove what the earlier run made; the marker and the lock stay, so a crash half-way can be repeated."""
-    for name in CONTENTS:
-        entry = path / name
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink(missing_ok=True)
-    for leftover in path.glob(".*.tmp"):
-        leftover.unlink(missing_ok=True)
+    for entry in [*(path / name for name in CONTENTS), *_leftovers(path)]:
+        files.remove(entry)
+
+
+def _leftovers(path: Path) -> list[Path]:
+    """What an atomic write or a replaced policy leaves behind when it is killed."""
+    return [*path.glob(".*.tmp"), path / ".policy.old"]
 
 
 def _acquire(path: Path) -> int:

@@ -111,7 +111,8 @@ def test_messages_say_what_was_wrong_and_none_is_left(tmp_path):
     with open(checkpoints.path(3) / STATE, "ab") as file:
         file.write(b"x")
     os.rename(checkpoints.path(4), checkpoints.path(5))
-    assert checkpoints.latest(TEMPLATE) is None
+    with pytest.raises(CheckpointError, match="every checkpoint"):
+        checkpoints.latest(TEMPLATE)
     assert [message.split(" is damaged")[0][-6:] for message in warnings] == [f"step {n}" for n in (5, 3, 2, 1)]
     for message, words in zip(
         warnings, ("holds step 4", "bytes", "manifest.json is missing", f"{STATE} is missing"), strict=True

@@ -1,0 +1,42 @@
+"""What an update costs, in FLOPs: those do not depend on the machine's mood."""
+
+from __future__ import annotations
+
+import jax
+import pytest
+
+from benchmarks import update
+from fidec import algos, rng
+from fidec.types import Spec
+
+SPEC = Spec((28,), 5)
+
+
+def gflop(preset: str, **fields) -> float:
+    algorithm = algos.make("fidec", SPEC, preset=preset, **fields)
+    key = rng.stream(0, "update")
+    state = jax.eval_shape(algorithm.init, key)
+    return jax.jit(algorithm.update).lower(state, update.random_batch(SPEC, 256), key).cost_analysis()["flops"] / 1e9
+
+
+@pytest.mark.parametrize(("preset", "limit"), [("paper", 17.5), ("recommended", 20.0)])
+def test_an_update_at_the_papers_size_stays_within_its_budget(preset, limit):
+    cost = gflop(preset)
+    # The flow solve alone, ten steps for s and s' through a 4 x 512 network, is 8 GFLOP: less would mean that the
+    # cost analysis does not see it.
+    assert 12.0 < cost <= limit
+
+
+def test_the_cost_analysis_counts_every_flow_step():
+    half = gflop("recommended", flow_steps=10) - gflop("recommended", flow_steps=5)
+    assert half == pytest.approx(4.13, rel=0.02)  # 5 steps x 512 rows x 2 x 806,000 weights
+
+
+def test_the_benchmark_reports_every_figure(capsys):
+    rows = update.main("--presets recommended --hidden 8 8 --batch-size 4 --repeats 2 --seconds 0.05 --json".split())
+    assert '"gflop_per_update"' in capsys.readouterr().out
+    (row,) = rows
+    assert row["ms_per_update"] > 0
+    assert row["compile_seconds"] > 0
+    assert 0 < row["share_of_matmul_peak"] < 1
+    assert row["loop_overhead_range"][0] <= row["loop_overhead"] <= row["loop_overhead_range"][1]
