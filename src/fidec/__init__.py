@@ -24,7 +24,20 @@ _PUBLIC = {
     "make": "fidec.algos",
     "resume": "fidec.train.run",
 }
-__all__ = [*_PUBLIC]
+__all__ = [
+    "Batch",
+    "FidecError",
+    "OfflineDataset",
+    "Policy",
+    "Spec",
+    "check_dataset",
+    "dataset_from_arrays",
+    "fit",
+    "load_dataset",
+    "load_policy",
+    "make",
+    "resume",
+]
 
 if TYPE_CHECKING:
     from fidec.algos import make as make

@@ -10,8 +10,9 @@ from typing import Any
 
 from fidec.data.cache import data_dir, maker_record_path, read_sidecar, verify, write_sidecar
 from fidec.data.npz import npz_headers, require_keys
-from fidec.data.ogbench import dataset_name, quiet
+from fidec.data.ogbench import dataset_name
 from fidec.errors import DataError
+from fidec.quiet import quiet
 
 
 def download(some_id: str, cache_dir: str | Path | None = None, *, base_url: str | None = None) -> Path:

@@ -7,9 +7,6 @@ rewarded depends on the task, so ogbench's own `relabel_dataset` computes it fro
 from __future__ import annotations
 
 import difflib
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +18,7 @@ from fidec.data.columns import action_array, check_length, fail, flag_vector, nu
 from fidec.data.dataset import OfflineDataset
 from fidec.data.npz import read_npz, require_keys
 from fidec.errors import ConfigError, DataError
+from fidec.quiet import global_numpy_seed, quiet
 
 _KEYS = ("observations", "actions", "terminals", "qpos", "button_states")
 
@@ -150,7 +148,7 @@ def _relabel(where: str, env_id: str, rows: dict[str, np.ndarray]) -> tuple[np.n
 
     # Labels depend on the simulator state only: the state-based twin of a visual task needs no OpenGL.
     state_env = env_id.removeprefix("visual-")
-    with quiet(), _own_numpy_randomness():
+    with quiet(), global_numpy_seed(0):
         env = gymnasium.make(state_env, disable_env_checker=True)
         try:
             env.reset(seed=0)  # manipulation environments have no model before
@@ -180,22 +178,3 @@ def _check_widths(where: str, env: Any, env_id: str, rows: dict[str, np.ndarray]
                 key,
                 f" has rows of shape {rows[key].shape[1:]}; {env_id} has {tuple(shape)}: another task's data?",
             )
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Gymnasium warns of Box precision, glfw of a missing display: nothing that a user can change."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-@contextmanager
-def _own_numpy_randomness() -> Iterator[None]:
-    """ogbench's mazes draw from NumPy's global generator; leave the caller's as it was."""
-    state = np.random.get_state()
-    np.random.seed(0)
-    try:
-        yield
-    finally:
-        np.random.set_state(state)

@@ -9,9 +9,6 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,6 +16,7 @@ import gymnasium
 import numpy as np
 
 from fidec.errors import ConfigError, EnvError
+from fidec.quiet import global_numpy_seed, quiet
 
 # The task that `...-singletask-v0` stands for. OGBench sets it while it makes an environment, not in its
 # registry.
@@ -109,7 +107,7 @@ def make(
     info = find_task(task)
     ogbench = _import_ogbench()
     try:
-        with _quiet():
+        with quiet():
             env = ogbench.make_env_and_datasets(
                 info.id,
                 env_only=True,
@@ -146,12 +144,8 @@ class _SeededReset(gymnasium.Wrapper):
         if seed is None:
             return self.env.reset(options=options)
         self.env.unwrapped.action_space.seed(seed)
-        state = np.random.get_state()
-        np.random.seed(seed % 2**32)
-        try:
+        with global_numpy_seed(seed):
             return self.env.reset(seed=seed, options=options)
-        finally:
-            np.random.set_state(state)
 
 
 def _data_kinds(family: str) -> tuple[str, ...]:
@@ -170,7 +164,7 @@ def gl_environ() -> dict[str, str]:
 
 def _import_ogbench() -> Any:
     try:
-        with _quiet():
+        with quiet():
             import ogbench
     except Exception as error:  # a wrong MUJOCO_GL makes the import of mujoco raise more than ImportError
         raise EnvError(
@@ -178,11 +172,3 @@ def _import_ogbench() -> Any:
             "`fidec doctor` shows what is installed and whether MUJOCO_GL fits this machine."
         ) from error
     return ogbench
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide glfw's complaint about a missing DISPLAY and gymnasium's about the precision of a Box."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

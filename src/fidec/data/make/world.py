@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+
+from fidec.quiet import quiet
 
 SPLITS = ("train", "val")
 
@@ -16,14 +15,6 @@ SPLITS = ("train", "val")
 # (damping), targets (site and geom positions) and colours. A reset does not undo these.
 _MODEL_FIELDS = ("dof_damping", "site_pos", "geom_pos", "geom_rgba", "mat_rgba")
 _PLAIN_VALUES = (bool, int, float, str, tuple, np.ndarray, np.generic, type(None))
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Hide gymnasium's warnings on how OGBench declares its spaces; a user can do nothing about them."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def open_env(env_id: str, **kwargs: Any) -> Any:
