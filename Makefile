@@ -9,7 +9,7 @@ demo: $(VENV)/.demo
 	$(BIN)/fidec demo
 
 test: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow

@@ -16,7 +16,8 @@ from conftest import fingerprint, random_columns, read_rows
 from fidec import dataset_from_arrays, fit, resume
 from fidec.errors import CheckpointError, ConfigError, NonFiniteError, RunError
 from fidec.train import loop
-from fidec.train.run import Preempted, _Run
+from fidec.train.run import Preempted
+from fidec.train.session import Session
 
 STEPS = 120
 SETTINGS = {
@@ -50,10 +51,10 @@ def stop_at(monkeypatch):
     def arrange(step: int, number: int = signal.SIGTERM) -> None:
         def show(self, reached):
             if reached >= step:
-                monkeypatch.setattr(_Run, "_show", lambda self, reached: None)
+                monkeypatch.setattr(Session, "_show", lambda self, reached: None)
                 os.kill(os.getpid(), number)
 
-        monkeypatch.setattr(_Run, "_show", show)
+        monkeypatch.setattr(Session, "_show", show)
 
     return arrange
 
@@ -118,7 +119,7 @@ def test_stopped_inside_an_evaluation(tmp_path, dataset, tiny_env, compile_cache
     """The checkpoint then says that the evaluation is still to be made, and resuming begins with it."""
     settings = {**SETTINGS, "algo": "tiny", "task": tiny_env}
     fit(dataset, tmp_path / "whole", **settings)
-    step, calls, check = (evaluation + 1) * 60, [0], _Run._check_signals
+    step, calls, check = (evaluation + 1) * 60, [0], Session._check_signals
 
     def interrupt(self):
         calls[0] += self.step == step
@@ -127,7 +128,7 @@ def test_stopped_inside_an_evaluation(tmp_path, dataset, tiny_env, compile_cache
         check(self)
 
     out = tmp_path / "stopped"
-    monkeypatch.setattr(_Run, "_check_signals", interrupt)
+    monkeypatch.setattr(Session, "_check_signals", interrupt)
     with pytest.raises(Preempted, match=f"step {step}"):
         fit(dataset, out, **settings)
     assert calls[0] == 17  # it did not wait for the end of the episode

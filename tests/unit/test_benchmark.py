@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import jax
 import pytest
-
 from benchmarks import update
+
 from fidec import algos, rng
 from fidec.types import Spec
 
@@ -33,7 +33,22 @@ def test_the_cost_analysis_counts_every_flow_step():
 
 
 def test_the_benchmark_reports_every_figure(capsys):
-    rows = update.main("--presets recommended --hidden 8 8 --batch-size 4 --repeats 2 --seconds 0.05 --json".split())
+    rows = update.main(
+        [
+            "--presets",
+            "recommended",
+            "--hidden",
+            "8",
+            "8",
+            "--batch-size",
+            "4",
+            "--repeats",
+            "2",
+            "--seconds",
+            "0.05",
+            "--json",
+        ]
+    )
     assert '"gflop_per_update"' in capsys.readouterr().out
     (row,) = rows
     assert row["ms_per_update"] > 0

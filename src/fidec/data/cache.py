@@ -5,7 +5,6 @@ The directory is the argument, else the environment variable FIDEC_DATA_DIR, els
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 import platformdirs
 
+from fidec.disk import sha256_file, write_whole
 from fidec.errors import DataError
 
 
@@ -31,12 +31,6 @@ def search_dirs(cache_dir: str | Path | None = None) -> list[Path]:
     if cache_dir is not None:
         return [data_dir(cache_dir)]
     return [data_dir(), Path.home() / ".ogbench" / "data"]
-
-
-def file_sha256(path: str | Path) -> str:
-    """SHA-256 of a file's bytes."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sidecar_path(path: str | Path) -> Path:
@@ -74,11 +68,10 @@ def _read_json(side: Path) -> dict[str, Any]:
 
 def write_sidecar(path: str | Path, **facts: Any) -> dict[str, Any]:
     """Record a data file: SHA-256, size, and the given facts (`origin` is "downloaded" or "made")."""
-    record = {**facts, "sha256": file_sha256(path), "bytes": Path(path).stat().st_size}
+    record = {**facts, "sha256": sha256_file(path), "bytes": Path(path).stat().st_size}
     side = sidecar_path(path)
-    partial = side.with_name(f"{side.name}.{os.getpid()}.part")
-    partial.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    os.replace(partial, side)
+    text = json.dumps(record, indent=2, sort_keys=True) + "\n"
+    write_whole(side, lambda file: file.write(text.encode()))
     return record
 
 
@@ -87,7 +80,7 @@ def verify(path: str | Path) -> dict[str, Any]:
     facts = read_sidecar(path)
     expected = facts.get("sha256")
     if expected is not None:
-        found = file_sha256(path)
+        found = sha256_file(path)
         if found != expected:
             raise DataError(
                 f"{path}: SHA-256 is {found[:16]}... but its record says {str(expected)[:16]}...: the file "

@@ -31,6 +31,7 @@ def _quiet_fork() -> Iterator[None]:
         yield
 
 
+@_quiet_fork()
 def record(
     make_env: Callable[[], gymnasium.Env],
     act: Act,
@@ -53,8 +54,7 @@ def record(
     """
     path = Path(path)
     try:
-        with _quiet_fork():
-            imageio_ffmpeg.get_ffmpeg_exe()
+        imageio_ffmpeg.get_ffmpeg_exe()
     except RuntimeError as error:
         raise EnvError(f"no video: {error}; `pip install imageio-ffmpeg` brings a ffmpeg") from error
     part = path.with_name(f".{path.stem}.part.mp4")
@@ -70,7 +70,7 @@ def record(
         played = []
         path.parent.mkdir(parents=True, exist_ok=True)
         writer: Any = imageio.get_writer(part, fps=fps, codec="libx264", quality=7, macro_block_size=16)
-        with writer, _quiet_fork():
+        with writer:
             for index in episodes:
                 episode, pictures = _play(stage, act, seed, index, every)
                 played.append(episode)

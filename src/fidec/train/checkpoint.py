@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fidec import disk
 from fidec.errors import CheckpointError, ConfigError, NonFiniteError
-from fidec.train import files
+from fidec.train import files, trees
 
 STATE = "state.safetensors"
 
@@ -84,22 +85,22 @@ class Checkpoints:
         """
         if self.read_only:
             raise ValueError("these checkpoints were opened for reading only")
-        flat = files.flatten_tree(state)
+        flat = trees.flatten_tree(state)
         _check_finite(step, flat)
         final = self.path(step)
         temporary, former = self._aside("tmp", final), self._aside("old", final)
         size = sum(array.nbytes for array in flat.values())
         with files.writing(final, f"the checkpoint of step {step}, {size / 1e6:.1f} MB"):
             try:
-                files.remove(temporary)
-                files.remove(former)
+                disk.remove(temporary)
+                disk.remove(former)
                 temporary.mkdir()
-                files.save_flat(temporary / STATE, flat, {"format": "fidec-state-1"})
+                trees.save_flat(temporary / STATE, flat, {"format": "fidec-state-1"})
                 files.write_manifest(temporary, {"step": step, "extra": dict(extra or {})})
                 if final.exists():  # saved before, or damaged and reached again: one rename cannot replace it
                     os.rename(final, former)
                 os.rename(temporary, final)
-                files.fsync_directory(self.directory)
+                disk.fsync_directory(self.directory)
             except BaseException:
                 with contextlib.suppress(OSError):
                     if former.exists() and not final.exists():
@@ -126,14 +127,14 @@ class Checkpoints:
                 record = files.verify_manifest(path)
                 if record.get("step") != step:
                     raise CheckpointError(f"{path} holds step {record.get('step')}: it was renamed or moved")
-                flat = files.load_flat(path / STATE)
+                flat = trees.load_flat(path / STATE)
             except CheckpointError as error:
                 if path.exists():  # else a running trainer removed it while we read
                     damaged.append(step)
                     self.warn(f"the checkpoint of step {step} is damaged and is not used: {error}")
                 continue
             try:
-                state = files.unflatten_like(template, flat)
+                state = trees.unflatten_like(template, flat)
             except CheckpointError as error:
                 raise CheckpointError(
                     f"the checkpoint {path} is intact but belongs to another configuration: {error}"
@@ -158,7 +159,7 @@ class Checkpoints:
                     os.rename(path, final)
             for kind in ("tmp", "trash", "old"):
                 for path in self.directory.glob(f".{kind}-*"):
-                    files.remove(path)
+                    disk.remove(path)
         except OSError as error:
             self.warn(f"could not clear what an interrupted save left in {self.directory}: {error}")
 
@@ -174,7 +175,7 @@ class Checkpoints:
                 continue
             try:
                 trash = self._aside("trash", self.path(step))
-                files.remove(trash)
+                disk.remove(trash)
                 os.rename(self.path(step), trash)
             except OSError as error:
                 self.warn(f"the old checkpoint of step {step} could not be removed: {error}")

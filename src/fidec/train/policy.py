@@ -20,7 +20,7 @@ import numpy as np
 
 from fidec import algos, rng
 from fidec.errors import CheckpointError, ConfigError
-from fidec.train import files
+from fidec.train import files, trees
 from fidec.train.config import config_from_json
 from fidec.types import Spec
 
@@ -76,7 +76,7 @@ class Policy:
                 "info": self.info,
             }
             files.write_json(temporary / CARD, card)
-            files.save_tree(temporary / MODEL, self.state)
+            trees.save_tree(temporary / MODEL, self.state)
             files.write_manifest(temporary)
             if directory.exists():
                 os.rename(directory, former)
@@ -111,7 +111,7 @@ def _from_card(directory: Path, card: dict[str, Any]) -> Policy:
     options = config_from_json(method.config, card["options"])
     algorithm = method.make(options, spec)
     template = jax.eval_shape(lambda key: algorithm.policy(algorithm.init(key)), rng.stream(0, "init"))
-    state = jax.tree.map(jnp.asarray, files.load_tree(directory / MODEL, template))
+    state = jax.tree.map(jnp.asarray, trees.load_tree(directory / MODEL, template))
     return Policy(card["algo"], options, spec, state, card.get("info"))
 
 

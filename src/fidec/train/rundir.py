@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from fidec import disk
 from fidec.errors import BusyError, RunError
 from fidec.train import files, loggers
 
@@ -95,7 +96,7 @@ class RunDirectory:
         lock = _acquire(path)
         for leftover in _leftovers(path):
             with contextlib.suppress(OSError):
-                files.remove(leftover)
+                disk.remove(leftover)
         return cls(path, lock)
 
     def close(self) -> None:
@@ -221,7 +222,7 @@ def _refuse_foreign(path: Path) -> None:
 def _empty(path: Path) -> None:
     """Remove what the earlier run made; the marker and the lock stay, so a crash half-way can be repeated."""
     for entry in [*(path / name for name in CONTENTS), *_leftovers(path)]:
-        files.remove(entry)
+        disk.remove(entry)
 
 
 def _leftovers(path: Path) -> list[Path]:

@@ -12,8 +12,9 @@ import platformdirs
 import pytest
 
 from fidec.data import data_dir, list_cache
-from fidec.data.cache import file_sha256, read_sidecar, sidecar_path, verify, write_sidecar
+from fidec.data.cache import read_sidecar, sidecar_path, verify, write_sidecar
 from fidec.data.download import download
+from fidec.disk import sha256_file
 from fidec.errors import ConfigError, DataError
 
 NAME = "pointmaze-medium-navigate-v0"
@@ -45,7 +46,7 @@ def test_list_shows_rows_origin_and_problems(tmp_path):
     write_sidecar(path, origin="made", seed=3)
     (tmp_path / "b.npz").write_bytes(b"cut short")
     first, second = list_cache(tmp_path)
-    assert (first.name, first.rows, first.origin, first.sha256) == ("a", 40, "made", file_sha256(path))
+    assert (first.name, first.rows, first.origin, first.sha256) == ("a", 40, "made", sha256_file(path))
     assert first.bytes == path.stat().st_size
     assert second.rows is None
     assert "not a readable .npz" in str(second.problem)
@@ -68,7 +69,7 @@ def test_a_changed_file_is_noticed(tmp_path):
 def test_the_record_of_fidec_data_make_is_understood(tmp_path):
     path = write(tmp_path / f"{NAME}.npz")
     validation = write(tmp_path / f"{NAME}-val.npz", rows=20)
-    hashes = {"train": file_sha256(path), "val": file_sha256(validation)}
+    hashes = {"train": sha256_file(path), "val": sha256_file(validation)}
     record = {"made_by": "fidec data make", "settings": {"seed": 4}, "sha256": hashes}
     (tmp_path / f"{NAME}.json").write_text(json.dumps(record))
     assert verify(path) == {"origin": "made", "sha256": hashes["train"], "settings": {"seed": 4}}
@@ -108,7 +109,7 @@ def test_download_records_the_hash_and_asks_once(tmp_path, server, capsys):
     path = download("pointmaze-medium-navigate-singletask-task2-v0", tmp_path / "cache", base_url=url)
     assert path == tmp_path / "cache" / f"{NAME}.npz"
     record = read_sidecar(path)
-    assert record["sha256"] == file_sha256(root / f"{NAME}.npz")
+    assert record["sha256"] == sha256_file(root / f"{NAME}.npz")
     assert record["origin"] == "downloaded"
     assert sorted(p.name for p in path.parent.iterdir()) == [f"{NAME}.npz", f"{NAME}.npz.json"]
     assert download(NAME, tmp_path / "cache", base_url=url) == path

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fidec import disk
 from fidec.errors import CheckpointError, RunError
-from fidec.train import files
+from fidec.train import files, trees
 
 
 class Pair(NamedTuple):
@@ -38,7 +39,7 @@ def arrays(draw):
     return raw.view(dtype).reshape(shape)  # any bits at all: NaN payloads have to survive here too
 
 
-trees = st.recursive(
+array_trees = st.recursive(
     st.one_of(st.none(), arrays()),
     lambda inner: st.one_of(
         st.dictionaries(st.text(alphabet="ab/~.'\"é ", max_size=4), inner, max_size=3),
@@ -61,15 +62,15 @@ def assert_same(left, right):
 
 
 @settings(max_examples=60, deadline=None)
-@given(trees)
+@given(array_trees)
 def test_any_tree_survives_the_file_bit_for_bit(tree):
     # int64 cannot be described by ShapeDtypeStruct without x64, so the tree itself is the template.
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "state.safetensors"
-        files.save_tree(path, tree, {"a": "1", "b": "2"})
+        trees.save_tree(path, tree, {"a": "1", "b": "2"})
         first = path.read_bytes()
-        assert_same(files.load_tree(path, tree), tree)
-        files.save_tree(path, tree, {"b": "2", "a": "1"})
+        assert_same(trees.load_tree(path, tree), tree)
+        trees.save_tree(path, tree, {"b": "2", "a": "1"})
         assert path.read_bytes() == first
         assert [entry.name for entry in Path(directory).iterdir()] == [path.name]
 
@@ -82,9 +83,9 @@ def test_jax_arrays_and_views_survive(tmp_path):
         "none": None,
         "opt": Pair((jnp.ones(3, bool),), jnp.asarray(7, jnp.uint32)),
     }
-    files.save_tree(tmp_path / "t", tree)
-    assert_same(files.load_tree(tmp_path / "t", describe(tree)), tree)
-    assert set(files.flatten_tree(tree)) == {
+    trees.save_tree(tmp_path / "t", tree)
+    assert_same(trees.load_tree(tmp_path / "t", describe(tree)), tree)
+    assert set(trees.flatten_tree(tree)) == {
         "params/kernel",
         "params/bf16",
         "step",
@@ -95,7 +96,7 @@ def test_jax_arrays_and_views_survive(tmp_path):
 
 
 def test_paths_that_look_alike_stay_apart():
-    flat = files.flatten_tree({"a": {"b": np.ones(1)}, "a/b": np.zeros(1), "a~1b": np.full(1, 2.0)})
+    flat = trees.flatten_tree({"a": {"b": np.ones(1)}, "a/b": np.zeros(1), "a~1b": np.full(1, 2.0)})
     assert {name: float(array[0]) for name, array in flat.items()} == {"a/b": 1, "a~1b": 0, "a~01b": 2}
 
 
@@ -113,32 +114,32 @@ def test_paths_that_look_alike_stay_apart():
 def test_a_tree_of_another_shape_is_refused_by_name(tmp_path, change, words):
     tree = {"w": np.ones((2, 3), np.float32), "b": np.zeros(2, np.int32)}
     path = tmp_path / "state.safetensors"
-    files.save_tree(path, tree)
-    assert_same(files.load_tree(path, describe(tree)), tree)
+    trees.save_tree(path, tree)
+    assert_same(trees.load_tree(path, describe(tree)), tree)
     with pytest.raises(CheckpointError) as caught:
-        files.load_tree(path, change(describe(tree)))
+        trees.load_tree(path, change(describe(tree)))
     assert all(word in str(caught.value) for word in [*words, str(path)])
 
 
 @pytest.mark.parametrize("leaf", [1.0, "text", np.array([None]), np.array(["a"])])
 def test_what_is_no_array_of_numbers_is_refused_by_name(leaf):
     with pytest.raises(CheckpointError, match="'a/b'"):
-        files.flatten_tree({"a": {"b": leaf}})
+        trees.flatten_tree({"a": {"b": leaf}})
 
 
 def test_typed_keys_are_refused():
     with pytest.raises(CheckpointError, match="'key'"):
-        files.flatten_tree({"key": jax.random.key(0)})
+        trees.flatten_tree({"key": jax.random.key(0)})
 
 
 def test_a_file_that_is_no_safetensors_is_refused(tmp_path):
     path = tmp_path / "state.safetensors"
     with pytest.raises(CheckpointError, match="missing"):
-        files.load_flat(path)
+        trees.load_flat(path)
     for content in (b"", b"\x80\x04K\x01.", b"\xff" * 64, b"{}"):
         path.write_bytes(content)
         with pytest.raises(CheckpointError, match=r"state\.safetensors"):
-            files.load_flat(path)
+            trees.load_flat(path)
 
 
 def test_manifest_covers_every_file_and_keeps_extra(tmp_path):
@@ -163,7 +164,7 @@ def test_manifest_may_not_point_outside(tmp_path):
     inside = tmp_path / "c"
     inside.mkdir()
     (tmp_path / "secret").write_bytes(b"1")
-    entry = {"bytes": 1, "sha256": files.sha256_file(tmp_path / "secret")}
+    entry = {"bytes": 1, "sha256": disk.sha256_file(tmp_path / "secret")}
     for name in ("../secret", str(tmp_path / "secret")):
         body = {"format": 1, "files": {name: entry}, "extra": {}}
         (inside / files.MANIFEST).write_text(files._render_manifest(body))

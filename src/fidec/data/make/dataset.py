@@ -17,6 +17,7 @@ from fidec.data.make import shards
 from fidec.data.make.pool import run_jobs
 from fidec.data.make.progress import RowProgress
 from fidec.data.make.recipes import Recipe, find_recipe, settings, versions
+from fidec.disk import sha256_file
 from fidec.errors import ConfigError, DataError
 
 SPLITS = ("train", "val")
@@ -124,7 +125,7 @@ def _existing(
     try:
         found = record["settings"]
         differing = [key for key in wanted if found.get(key) != wanted[key]]
-        changed = [split for split in SPLITS if shards.sha256(paths[split]) != record["sha256"][split]]
+        changed = [split for split in SPLITS if sha256_file(paths[split]) != record["sha256"][split]]
         enough = all(record["episodes"][split] >= episodes[split] for split in SPLITS)
         made = _made(directory, record, time.monotonic() - start, reused=True)
     except (OSError, KeyError, TypeError, AttributeError) as error:
@@ -172,7 +173,7 @@ def _finish(
     """Join the shards and record how they were made. The old record goes first, the new one comes last."""
     sidecar = directory / f"{recipe.name}.json"
     sidecar.unlink(missing_ok=True)
-    for leftover in directory.glob(f"{recipe.name}*.tmp"):
+    for leftover in directory.glob(f".{recipe.name}*.tmp"):
         leftover.unlink()
     paths = _paths(directory, recipe.name)
     for split in SPLITS:
@@ -182,7 +183,7 @@ def _finish(
         "settings": wanted,
         "rows": {split: count * recipe.episode_rows for split, count in episodes.items()},
         "episodes": episodes,
-        "sha256": {split: shards.sha256(path) for split, path in paths.items()},
+        "sha256": {split: sha256_file(path) for split, path in paths.items()},
         "versions": versions() | {"python": sys.version.split()[0]},
     }
     shards.write_json(sidecar, record)

@@ -5,37 +5,24 @@ Every write goes to a temporary name and is moved into place, so a file that exi
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from fidec.data.make.recipes import Recipe
+from fidec.disk import write_whole
 from fidec.errors import BusyError, DataError
-
-
-def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write through a temporary file next to `path` that reaches the disk before it takes the name."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     text = json.dumps(content, indent=2) + "\n"
-    write_atomic(path, lambda file: file.write(text.encode()))
+    write_whole(path, lambda file: file.write(text.encode()))
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -47,17 +34,12 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
-def sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def shard_path(directory: Path, split: str, index: int) -> Path:
     return directory / f"{split}-{index:06d}.npz"
 
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    write_atomic(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
+    write_whole(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
 
 def read_shard(path: Path, recipe: Recipe) -> dict[str, np.ndarray] | None:

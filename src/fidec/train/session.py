@@ -1,0 +1,235 @@
+"""The moving parts of a run, and what happens at the borders between dispatches."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fidec import algos
+from fidec.data import OfflineDataset
+from fidec.errors import EnvError
+from fidec.train import files, loop, versions
+from fidec.train.checkpoint import Checkpoints
+from fidec.train.config import RunConfig
+from fidec.train.evaluate import Evaluator
+from fidec.train.loggers import RunLog
+from fidec.train.policy import Policy
+from fidec.train.progress import Progress
+from fidec.train.rundir import RunDirectory
+
+
+class Interrupted(Exception):
+    """A signal arrived during an evaluation."""
+
+
+class Session:
+    """The moving parts of a run, and what happens at the borders between dispatches."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        dataset: OfflineDataset,
+        directory: RunDirectory,
+        stack: ExitStack,
+        signals: loop.Signals,
+        quiet: bool,
+    ):
+        self.config, self.directory, self.signals = config, directory, signals
+        self.spec = dataset.spec
+        self.algorithm = algos.get(config.algo).make(config.options, self.spec)
+        self.dataset_name = dataset.name
+        self.data = jax.tree.map(jnp.asarray, dataset.batch())
+        batch = loop.example_batch(self.data, config.batch_size)
+
+        self.progress = Progress(config.steps) if not quiet else None
+        self.checkpoints = Checkpoints(directory.checkpoints, config.keep_checkpoints, warn=self.message)
+        self.log = RunLog(directory.path)
+        stack.callback(self.log.close)
+        restored = self.checkpoints.latest(loop.template(self.algorithm, config.seed, batch))
+        if restored is None:
+            self.step, self.carry = 0, loop.start(self.algorithm, config.seed, batch)
+            self.evaluated = True  # whether the evaluation that is due at this step was made
+            self.log.resume(None)
+        else:
+            self.step, self.carry = restored.step, restored.state
+            self.evaluated = restored.extra["evaluated"]
+            self.log.resume(restored.extra["logs"], self.step)
+        evaluations = directory.read_jsonl("eval")
+        self.evaluation: dict[str, Any] | None = evaluations[-1] if evaluations else None
+        if self.progress is not None:
+            self.progress.step = self.step
+            stack.enter_context(self.progress)
+        if restored is not None:
+            self.message(f"resumed {directory.path} at step {self.step}")
+            self._save_policy()  # the kill may have come between the checkpoint and its policy
+
+        self._write_environment(versions.environment(_facts(dataset)))
+        directory.write_status("running", self.step)
+        self.evaluator = self._make_evaluator(stack)
+        self.pace = loop.Pace()
+        self.steps: Callable | None = None  # compiled when first needed
+        self.mark = (time.perf_counter(), self.step)
+
+    def _make_evaluator(self, stack: ExitStack) -> Evaluator | None:
+        config = self.config
+        if config.task is None or config.eval_interval == 0:
+            return None
+        return stack.enter_context(
+            Evaluator(
+                config.task,
+                self.spec,
+                envs=config.eval_envs,
+                episodes=config.eval_episodes,
+                seed=config.seed,
+                timeout=config.eval_timeout,
+            )
+        )
+
+    def _write_environment(self, now: dict[str, Any]) -> None:
+        """What the run is made with; what it was made with before stays, and a change is reported."""
+        if not self.directory.environment.exists():
+            self.directory.write_environment(now)
+            return
+        first = self.directory.read_environment()
+        last = (first.get("resumed") or [first])[-1]
+        for name in ("python", "packages", "platform", "backend", "devices", "xla_flags"):
+            if last.get(name) != now[name]:
+                self.message(
+                    f"{name} changed since this run last ran ({last.get(name)} -> {now[name]}): "
+                    "it goes on, but not bit for bit as it would have"
+                )
+        self.directory.write_environment({**first, "resumed": [*first.get("resumed", []), now]})
+
+    def message(self, text: str) -> None:
+        """To stderr, above the bar, and into run.log."""
+        if self.progress is not None:
+            self.progress.message(text)
+        else:
+            print(text, file=sys.stderr)
+        with files.writing(self.directory.run_log, "run.log"), self.directory.run_log.open("a") as log:
+            log.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {text}\n")
+
+    @property
+    def done(self) -> bool:
+        return self.step == self.config.steps and self.evaluated
+
+    def advance(self) -> None:
+        """Train to the next border, and do there what is due: log, evaluate, save, in this order."""
+        config = self.config
+        if self.evaluated:
+            border = self._border()
+            self._train_to(border)
+            if self.step < border:
+                return  # a signal: `_train` saves
+            if self._due(config.log_interval):
+                self._log_metrics()
+            self.evaluated = self.evaluator is None or not self._due(config.eval_interval)
+        if not self.evaluated:
+            self._evaluate()
+        if self.evaluated and self._due(config.checkpoint_interval):
+            self.save()
+
+    def _due(self, interval: int) -> bool:
+        """Whether something done at every `interval` steps, and at the end, is due now."""
+        return self.step == self.config.steps or (interval > 0 and self.step % interval == 0)
+
+    def _border(self) -> int:
+        """The next step at which anything is due."""
+        intervals = (self.config.log_interval, self.config.eval_interval, self.config.checkpoint_interval)
+        return min(self.config.steps, *((self.step // i + 1) * i for i in intervals if i > 0))
+
+    def _train_to(self, border: int) -> None:
+        if self.steps is None:
+            self.steps = self._compile()
+        self.carry, self.step = loop.run_to(
+            self.steps, self.carry, self.data, self.step, border, self.pace, self.signals, self._show
+        )
+
+    def _compile(self) -> Callable:
+        before = time.perf_counter()
+        jitted = loop.make_steps(self.algorithm, self.config.seed, self.config.batch_size)
+        compiled = jitted.lower(self.carry, self.data, np.int32(0), np.int32(1)).compile()
+        seconds = time.perf_counter() - before
+        self.log.time(self.step, {"time/compile": seconds})
+        self.mark = (time.perf_counter(), self.step)
+        if self.progress is not None:
+            self.progress.restart()
+        return compiled
+
+    def _show(self, step: int) -> None:
+        if self.progress is not None:
+            self.progress.update(step)
+
+    def _log_metrics(self) -> None:
+        means, fresh = loop.take_means(self.carry, self.step)
+        if self.step % self.config.log_interval == 0:
+            self.carry = fresh  # else this is the end; should the run be extended, its next row is a whole interval
+        self.log.train(self.step, {f"training/{name}": value for name, value in means.items()})
+        now, (before, first) = time.perf_counter(), self.mark
+        self.mark = (now, self.step)
+        if now > before and self.step > first:
+            self.log.time(self.step, {"time/steps_per_second": (self.step - first) / (now - before)})
+        if self.progress is not None:
+            self.progress.update(self.step, loss=float(means["loss"]))
+
+    def _evaluate(self) -> None:
+        """Evaluate at this step, unless a signal comes: then `evaluated` stays False, and resuming begins here."""
+        assert self.evaluator is not None
+        before = time.perf_counter()
+        try:
+            summary, episodes = self.evaluator(
+                self.algorithm,
+                self.carry.state,
+                self.step,
+                candidates=self.config.candidates,
+                on_step=self._check_signals,
+            )
+        except Interrupted:
+            return
+        except EnvError:
+            self.save()  # the training up to here is not lost, and resuming begins with this evaluation
+            raise
+        rows = {f"evaluation/{name}": value for name, value in summary.items()}
+        self.log.evaluation(self.step, rows, [episode.row() for episode in episodes])
+        self.evaluation, self.evaluated = {"step": self.step, **rows}, True
+        seconds = time.perf_counter() - before
+        self.log.time(self.step, {"time/evaluation": seconds})
+        self.mark = (self.mark[0] + seconds, self.mark[1])
+        if self.progress is not None and summary.get("score") is not None:
+            self.progress.update(self.step, score=float(summary["score"]))
+        for episode in episodes:
+            if episode.status != "ok":
+                self.message(f"evaluation episode {episode.index} {episode.status}: {episode.detail}")
+
+    def _check_signals(self) -> None:
+        if self.signals.received is not None:
+            raise Interrupted
+
+    def save(self) -> None:
+        """A checkpoint, and the portable policy of the same step."""
+        extra = {"logs": self.log.positions(), "evaluated": self.evaluated}
+        self.checkpoints.save(self.step, self.carry, extra)
+        self._save_policy()
+        self.directory.write_status("running", self.step)
+
+    def _save_policy(self) -> None:
+        info = {"task": self.config.task, "dataset": self.dataset_name, "step": self.step}
+        Policy(self.config.algo, self.config.options, self.spec, self.carry.state, info).save(self.directory.policy)
+
+
+def _facts(dataset: OfflineDataset) -> dict[str, Any]:
+    return {
+        "name": dataset.name,
+        "source": dataset.source,
+        "transitions": dataset.size,
+        "sha256": dataset.sha256,
+        "info": dataset.info,
+    }
