@@ -39,9 +39,9 @@ class BenchmarkArgs:
     """Widths of the networks."""
     batch_size: int = 256
     """Transitions a step."""
-    repeats: int = 5
+    repeats: int = 20
     """Interleaved repetitions."""
-    seconds: float = 2.0
+    seconds: float = 0.5
     """Length of each measurement."""
     json: bool = False
     """Print as JSON."""
@@ -56,33 +56,30 @@ def random_batch(spec: Spec, rows: int) -> Batch:
     return jax.tree.map(jnp.asarray, Batch(observations[0], actions[0], rewards, masks, observations[1], actions[1]))
 
 
-def measure(run: Callable[[int], Any], seconds: float) -> float:
-    """Seconds an iteration of `run(n)`, which makes n iterations and waits for them."""
-    begin = time.perf_counter()
-    run(1)
-    count = max(1, int(seconds / max(time.perf_counter() - begin, 1e-5)))
+def seconds_of(run: Callable[[int], Any], count: int) -> float:
+    """Seconds an iteration of `run(count)`, which makes that many iterations and waits for them."""
     begin = time.perf_counter()
     run(count)
     return (time.perf_counter() - begin) / count
 
 
-def matmul_peak(width: int, rows: int, seconds: float) -> float:
-    """GFLOP/s of this machine's own product (rows x width) @ (width x width), chained as in a network."""
-    x, w = jnp.ones((rows, width)), jnp.eye(width)
-    chain = jax.jit(lambda x, w: jax.lax.fori_loop(0, 50, lambda _, y: y @ w, x))
-    chain(x, w).block_until_ready()
+class Peak:
+    """This machine's own product (rows x width) @ (width x width), chained as in a network."""
 
-    def run(count: int) -> None:
+    def __init__(self, width: int, rows: int):
+        self.x, self.w, self.gflop = jnp.ones((rows, width)), jnp.eye(width), 20 * 2 * rows * width**2 / 1e9
+        self.chain = jax.jit(lambda x, w: jax.lax.fori_loop(0, 20, lambda _, y: y @ w, x))
+
+    def run(self, count: int) -> None:
         for _ in range(count):
-            chain(x, w).block_until_ready()
-
-    return 50 * 2 * rows * width**2 / measure(run, seconds) / 1e9
+            self.chain(self.x, self.w).block_until_ready()
 
 
 class Case:
     """One preset: its compiled bare update and its compiled training loop, each on a state of its own."""
 
     def __init__(self, args: BenchmarkArgs, preset: str):
+        self.preset = preset
         spec = Spec((args.observation_dim,), args.action_dim)
         algorithm = algos.make(args.algo, spec, preset=preset, hidden=args.hidden)
         self.batch, self.key = random_batch(spec, args.batch_size), rng.stream(0, "update")
@@ -123,63 +120,64 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
 
     args = parse(BenchmarkArgs, sys.argv[1:] if argv is None else argv, "python -m benchmarks.update")
     cases = {preset: Case(args, preset) for preset in args.presets}
-    peaks: list[float] = []
-    bare: dict[str, list[float]] = {preset: [] for preset in cases}
-    looped: dict[str, list[float]] = {preset: [] for preset in cases}
-    for case in cases.values():  # warm up; the first dispatches also set the loop's pace
-        case.run_bare(2)
-        case.run_loop(30)
-    for _ in range(args.repeats):
-        peaks.append(matmul_peak(args.hidden[0], args.batch_size, args.seconds / 2))
-        for preset, case in cases.items():
-            bare[preset].append(measure(case.run_bare, args.seconds))
-            looped[preset].append(measure(case.run_loop, args.seconds))
-    peak = float(np.median(peaks))
-    rows = []
-    for preset, case in cases.items():
-        ms = float(np.median(bare[preset])) * 1e3
-        # Ratios of neighbours in time: what slows both down cancels.
-        overheads = np.array(looped[preset]) / np.array(bare[preset]) - 1
-        rows.append(
-            {
-                "algo": args.algo,
-                "preset": preset,
-                "gflop_per_update": case.gflop,
-                "compile_seconds": case.compile_seconds,
-                "ms_per_update": ms,
-                "ms_spread": float(np.ptp(bare[preset])) * 1e3,
-                "share_of_matmul_peak": case.gflop / (ms / 1e3) / peak,
-                "loop_overhead": float(np.median(overheads)),
-                "loop_overhead_range": [float(overheads.min()), float(overheads.max())],
-                "matmul_peak_gflops": peak,
-            }
-        )
+    peak = Peak(args.hidden[0], args.batch_size)
+    rows = [_measure(args, case, peak) for case in cases.values()]
     if args.json:
         print_json(rows)
     else:
-        _print(args, rows, peaks)
+        _print(args, rows)
     return rows
 
 
-def _print(args: BenchmarkArgs, rows: list[dict[str, Any]], peaks: list[float]) -> None:
+def _measure(args: BenchmarkArgs, case: Case, peak: Peak) -> dict[str, Any]:
+    """Short measurements of the peak, the bare update and the loop, one after another, many times over.
+
+    Ratios are taken between neighbours in time, in changing order, and their median is reported: what slows the
+    machine down for a second slows both.
+    """
+    runs = {"peak": peak.run, "bare": case.run_bare, "loop": case.run_loop}
+    for run in runs.values():
+        run(30)  # warm up; the first dispatches also set the loop's pace
+    counts = {name: max(1, round(args.seconds / seconds_of(run, 3))) for name, run in runs.items()}
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for i in range(args.repeats):
+        for name in runs if i % 2 == 0 else reversed(runs):
+            times[name].append(seconds_of(runs[name], counts[name]))
+    peaks, bare, looped = (np.array(times[name]) for name in runs)
+    overheads = looped / bare - 1
+    low, high = np.percentile(overheads, [25, 75])
+    return {
+        "algo": args.algo,
+        "preset": case.preset,
+        "gflop_per_update": case.gflop,
+        "compile_seconds": case.compile_seconds,
+        "ms_per_update": float(np.median(bare)) * 1e3,
+        "ms_quartiles": (np.percentile(bare, [25, 75]) * 1e3).tolist(),
+        "share_of_matmul_peak": float(np.median((case.gflop / bare) / (peak.gflop / peaks))),
+        "loop_overhead": float(np.median(overheads)),
+        "loop_overhead_quartiles": [float(low), float(high)],
+        "matmul_peak_gflops": float(peak.gflop / np.median(peaks)),
+    }
+
+
+def _print(args: BenchmarkArgs, rows: list[dict[str, Any]]) -> None:
     widths = " x ".join(map(str, args.hidden))
     print(
         f"{jax.default_backend()}, {len(jax.devices())} device(s); observation {args.observation_dim}, action "
-        f"{args.action_dim}, hidden {widths}, batch {args.batch_size}; matmul peak "
-        f"{np.median(peaks):.0f} GFLOP/s (from {min(peaks):.0f} to {max(peaks):.0f} over {len(peaks)} repeats)"
+        f"{args.action_dim}, hidden {widths}, batch {args.batch_size}; medians (quartiles) of {args.repeats} repeats"
     )
     print_table(
-        ("method", "preset", "GFLOP/update", "compile s", "ms/update", "of peak", "loop overhead"),
+        ("method", "preset", "GFLOP/update", "compile s", "ms/update", "of matmul peak", "loop overhead"),
         [
             (
                 row["algo"],
                 row["preset"],
                 f"{row['gflop_per_update']:.2f}",
                 f"{row['compile_seconds']:.1f}",
-                f"{row['ms_per_update']:.1f} (spread {row['ms_spread']:.1f})",
-                f"{row['share_of_matmul_peak']:.0%}",
-                f"{row['loop_overhead']:+.1%} ({row['loop_overhead_range'][0]:+.1%} to "
-                f"{row['loop_overhead_range'][1]:+.1%})",
+                f"{row['ms_per_update']:.1f} ({row['ms_quartiles'][0]:.1f} to {row['ms_quartiles'][1]:.1f})",
+                f"{row['share_of_matmul_peak']:.0%} of {row['matmul_peak_gflops']:.0f} GFLOP/s",
+                f"{row['loop_overhead']:+.1%} ({row['loop_overhead_quartiles'][0]:+.1%} to "
+                f"{row['loop_overhead_quartiles'][1]:+.1%})",
             )
             for row in rows
         ],

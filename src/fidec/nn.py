@@ -58,6 +58,28 @@ class Critic(nn.Module):
         return heads(self.hidden, 1, layer_norm=self.layer_norm)(x).squeeze(-1)
 
 
+class Value(nn.Module):
+    """V(s): one scalar an observation."""
+
+    hidden: Sequence[int]
+    layer_norm: bool = True
+
+    @nn.compact
+    def __call__(self, observations: Float[Array, "*batch n"]) -> Float[Array, "*batch"]:
+        return MLP(self.hidden, 1, layer_norm=self.layer_norm)(observations).squeeze(-1)
+
+
+class Actor(nn.Module):
+    """The mean of a Gaussian policy, or a deterministic action before squashing: a small output layer at first."""
+
+    hidden: Sequence[int]
+    action_dim: int
+
+    @nn.compact
+    def __call__(self, observations: Float[Array, "*batch n"]) -> Float[Array, "*batch d"]:
+        return MLP(self.hidden, self.action_dim, output_scale=0.01)(observations)
+
+
 class VelocityField(nn.Module):
     """v(s, x, t): the velocity that carries noise (t = 0) to actions (t = 1)."""
 

@@ -1,14 +1,15 @@
-"""Optimisation, thin over optax: gradient norms, the two scopes of clipping, and Polyak averaging."""
+"""Optimisation, thin over optax: steps on several modules, the two scopes of clipping, and Polyak averaging."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from fidec.types import Params
+from fidec.types import Metrics, Params
 
 ClipScope = Literal["global", "module"]
 
@@ -32,3 +33,32 @@ def clip_gradients(grads: dict[str, Params], limit: float | None, scope: ClipSco
 def polyak(params: Params, target: Params, rate: float) -> Params:
     """target <- rate * params + (1 - rate) * target."""
     return optax.incremental_update(params, target, rate)
+
+
+def gradients(
+    losses: Mapping[str, Callable[[Params, dict[str, Params]], tuple[jax.Array, Metrics]]], params: dict[str, Params]
+) -> tuple[dict[str, Params], Metrics]:
+    """The gradient of each module's loss by that module alone, all taken at `params`, and what the losses report.
+
+    A loss takes the module's own parameters, which are differentiated, and those of all modules, which are not.
+    """
+    grads, metrics, total = {}, {}, jnp.zeros(())
+    for name, loss in losses.items():
+        (value, info), grads[name] = jax.value_and_grad(loss, has_aux=True)(params[name], params)
+        metrics |= {f"{name}_loss": value, **info, f"grad_norm/{name}": optax.tree.norm(grads[name])}
+        total += value
+    return grads, {**metrics, "loss": total}
+
+
+def step(
+    optimiser: optax.GradientTransformation,
+    grads: Mapping[str, Params],
+    params: dict[str, Params],
+    states: dict[str, Any],
+) -> tuple[dict[str, Params], dict[str, Any]]:
+    """One step on the modules that have a gradient; the others stay, and so do their moments."""
+    params, states = dict(params), dict(states)
+    for name, grad in grads.items():
+        updates, states[name] = optimiser.update(grad, states[name])
+        params[name] = optax.apply_updates(params[name], updates)
+    return params, states

@@ -284,3 +284,26 @@ def test_every_page_is_in_the_contents():
 def test_every_public_name_is_documented(name: str):
     assert hasattr(fidec, name)
     assert any(re.search(rf"\bfidec\.{name}\b", page.read_text(encoding="utf-8")) for page in PAGES)
+
+
+@pytest.mark.parametrize("name", ["bc", "iql", "rebrac", "fawac", "fbrac", "ifql", "fql"])
+def test_a_methods_section_names_its_options_and_metrics(name):
+    page = text_of("methods.md")
+    heading = {"rebrac": "ReBRAC"}.get(name, name.upper())
+    cells = {word.strip() for row in rows(section(page, heading)) for word in row[0].split(",")} - {
+        "option",
+        "logged",
+    }
+    common = {"hidden", "learning_rate", "target_rate", "discount"}
+    assert all(f"`{option}`" in page.partition("## BC")[0] for option in common)
+    options = set(algos.get(name).config.__dataclass_fields__) - common
+    algorithm = algos.make(name, Spec((3,), 2))
+    shapes = ((3,), (2,), (), (), (3,), (2,))
+    batch = Batch(*(jax.ShapeDtypeStruct((4, *shape), np.float32) for shape in shapes))
+    state = jax.eval_shape(algorithm.init, jax.random.key(0))
+    logged = set(jax.eval_shape(algorithm.update, state, batch, jax.random.key(0))[1])
+    modules = {key.removeprefix("grad_norm/") for key in logged if key.startswith("grad_norm/")}
+    general = {"loss", "q_data", "td_target"} | {
+        f(m) for m in modules for f in ("{}_loss".format, "grad_norm/{}".format)
+    }
+    assert cells == options | (logged - general)

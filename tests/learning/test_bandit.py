@@ -34,16 +34,8 @@ def masses(actions):
     return np.bincount(distance.argmin(axis=1), minlength=3) / len(actions)
 
 
-def train(name):
-    algorithm = algos.make(
-        name,
-        Spec((1,), 2),
-        hidden=(32, 32),
-        flow_steps=5,
-        learning_rate=3e-3,
-        budget=BUDGET,
-        multiplier_init=15.0,
-    )
+def train(name, return_base=True, **options):
+    algorithm = algos.make(name, Spec((1,), 2), hidden=(32, 32), learning_rate=3e-3, **options)
     data = jnp.asarray(behaviour(20_000))
 
     def step(state, key):
@@ -58,16 +50,15 @@ def train(name):
     def run(key):
         start = algorithm.init(key)
         state, metrics = jax.lax.scan(step, start, jax.random.split(jax.random.key(1), STEPS))
-        drawn = algorithm.act(state, jnp.zeros((5000, 1)), jax.random.key(2), return_base=True)
+        drawn = algorithm.act(state, jnp.zeros((5000, 1)), jax.random.key(2), return_base=return_base)
         return metrics, drawn
 
-    metrics, (refined, base) = jax.tree.map(np.asarray, run(jax.random.key(0)))
-    return data, metrics, refined, base
+    return data, *jax.tree.map(np.asarray, run(jax.random.key(0)))
 
 
 @pytest.mark.parametrize("name", ["fidec", "deflow"])
 def test_refined_policy_gains_value_inside_its_budget(name):
-    data, metrics, refined, base = train(name)
+    data, metrics, (refined, base) = train(name, flow_steps=5, budget=BUDGET, multiplier_init=15.0)
     # The flow is the behaviour: its mean and the share of each mode.
     np.testing.assert_allclose(base.mean(axis=0), np.mean(data, axis=0), atol=0.06)
     np.testing.assert_allclose(masses(base), MASSES, atol=0.08)
@@ -82,3 +73,31 @@ def test_refined_policy_gains_value_inside_its_budget(name):
     assert np.abs(masses(refined) - masses(base)).max() < 0.15  # it moves actions, it does not swap modes
     # The critic has learnt the reward.
     assert metrics["critic_loss"][-100:].mean() < 0.01 * np.var(np.asarray(data) @ GRADIENT)
+
+
+# What a method's own trade-off between value and data is set to here, and the gain over the behaviour's mean value
+# that it must reach. A weight of the data that is not too strong for a reward of this size.
+RIVALS = {
+    "iql": ({"alpha": 3.0}, 0.2),
+    "ifql": ({"flow_steps": 5, "samples": 16}, 0.5),
+    "fql": ({"flow_steps": 5, "alpha": 3.0}, 0.1),
+    "fawac": ({"flow_steps": 5, "alpha": 3.0}, 0.2),
+    "fbrac": ({"flow_steps": 5, "alpha": 1.0}, 0.1),
+    "rebrac": ({"actor_penalty": 0.3}, 0.5),
+}
+
+
+def test_bc_is_the_mean_of_the_behaviour():
+    data, _, actions = train("bc", return_base=False)
+    np.testing.assert_allclose(actions, np.broadcast_to(np.mean(data, axis=0), actions.shape), atol=0.05)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "fql" else pytest.mark.slow) for name in RIVALS]
+)
+def test_rivals_beat_the_behaviour(name):
+    options, margin = RIVALS[name]
+    data, metrics, actions = train(name, return_base=False, **options)
+    gain = (actions @ GRADIENT).mean() - np.mean(np.asarray(data) @ GRADIENT)
+    assert gain > margin
+    assert metrics["critic_loss"][-100:].mean() < 0.05 * np.var(np.asarray(data) @ GRADIENT)

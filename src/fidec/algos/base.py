@@ -60,6 +60,15 @@ class Act(Protocol):
         ...
 
 
+class State(NamedTuple):
+    """The state of most methods: modules by name, their targets, their optimiser states, the step. Arrays only."""
+
+    params: dict[str, Any]
+    target: Any
+    optimiser: Any
+    step: Any
+
+
 class Algorithm(NamedTuple):
     """A method with its configuration and data specification closed over.
 
@@ -99,8 +108,9 @@ class Method:
         return self.config(**{**self.presets.get(preset, {}), **fields})
 
 
+_NAMES = ("bc", "deflow", "fawac", "fbrac", "fidec", "fql", "ifql", "iql", "rebrac")
 # The methods of this package, by the module that defines `METHOD`. Imported when first asked for.
-_OWN = {name: f"fidec.algos.{name}" for name in ("deflow", "fidec")}
+_OWN = {name: f"fidec.algos.{name}" for name in _NAMES}
 
 
 @cache

@@ -48,11 +48,13 @@ def main(argv: list[str]) -> int:
 def _facts(task: Any) -> dict[str, Any]:
     settings = tasks.settings(task.id)
     known = dataclasses.asdict(settings) if settings else {}
+    rivals = settings.rivals.options() if settings and settings.rivals else {}
     return {
         **dataclasses.asdict(task),
         "dataset": task.dataset,
         "data_can_be_made": task.dataset in RECIPES,
-        **{f.name: known.get(f.name) for f in dataclasses.fields(tasks.Settings)},
+        **{f.name: known.get(f.name) for f in dataclasses.fields(tasks.Settings) if f.name != "rivals"},
+        **rivals,
     }
 
 

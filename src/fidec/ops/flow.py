@@ -74,11 +74,19 @@ def times(x: Array, t: Array | float) -> Array:
 
 def matching_loss(velocity: Velocity, actions: Float[Array, "b d"], key: PRNGKey) -> Float[Array, ""]:
     """Flow matching: the mean over batch and dimensions of (v(x_t, t) - (a - z))^2, t ~ U[0, 1]."""
+    return jnp.mean(_matching_residual(velocity, actions, key) ** 2)
+
+
+def matching_errors(velocity: Velocity, actions: Float[Array, "b d"], key: PRNGKey) -> Float[Array, " b"]:
+    """The flow-matching error of each action, a mean over its dimensions: for weighted losses."""
+    return jnp.mean(_matching_residual(velocity, actions, key) ** 2, axis=-1)
+
+
+def _matching_residual(velocity: Velocity, actions: Float[Array, "b d"], key: PRNGKey) -> Float[Array, "b d"]:
     noise_key, time_key = jax.random.split(key)
     noise = jax.random.normal(noise_key, actions.shape)
     t = jax.random.uniform(time_key, (*actions.shape[:-1], 1))
-    error = velocity(interpolate(noise, actions, t), t) - target_velocity(noise, actions)
-    return jnp.mean(error**2)
+    return velocity(interpolate(noise, actions, t), t) - target_velocity(noise, actions)
 
 
 def sample(velocity: Velocity, noise: Vector, steps: int = 10, method: Literal["euler", "heun"] = "euler") -> Vector:

@@ -31,3 +31,9 @@ def td_loss(values: Float[Array, "ensemble b"], target: Float[Array, " b"]) -> F
 def value_scale(values: Float[Array, " b"]) -> Float[Array, ""]:
     """1 / mean|Q|, without a gradient: makes a policy's objective independent of the reward's scale."""
     return jax.lax.stop_gradient(1.0 / jnp.maximum(jnp.abs(values).mean(), 1e-6))
+
+
+def expectile_loss(difference: Float[Array, " b"], expectile: float) -> Float[Array, ""]:
+    """The mean of |tau - 1(u < 0)| u^2: its minimiser is the tau-expectile, at 0.5 the mean."""
+    weight = jnp.where(difference >= 0, expectile, 1.0 - expectile)
+    return jnp.mean(weight * difference**2)

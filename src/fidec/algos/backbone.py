@@ -1,0 +1,160 @@
+"""What the benchmark's methods share: settings, starting states, and a flow as a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fidec import nn
+from fidec.algos.base import Act, State, check_choices
+from fidec.errors import ConfigError
+from fidec.ops import flow, policies, values
+from fidec.types import Batch, Metrics, Params, PRNGKey, Spec
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """Settings of every method on the FQL backbone."""
+
+    hidden: tuple[int, ...] = (512, 512, 512, 512)
+    """Widths of the hidden layers of every network."""
+    learning_rate: float = 3e-4
+    """Adam's learning rate."""
+
+    def __post_init__(self):
+        check_choices(self)
+        if not self.learning_rate > 0:
+            raise ConfigError(f"learning_rate must be positive, not {self.learning_rate}")
+        if not self.hidden or min(self.hidden) < 1:
+            raise ConfigError(f"every hidden width must be at least 1, not {self.hidden}")
+
+
+@dataclass(frozen=True)
+class ValueConfig(NetworkConfig):
+    """Settings of every method that learns a value."""
+
+    discount: float = 0.99
+    """The discount gamma."""
+    target_rate: float = 0.005
+    """Polyak rate of the target networks."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not 0 < self.target_rate <= 1:
+            raise ConfigError(f"target_rate must lie in (0, 1], not {self.target_rate}")
+        if not 0 <= self.discount < 1:
+            raise ConfigError(f"discount must lie in [0, 1), not {self.discount}")
+
+
+@dataclass(frozen=True)
+class FlowConfig(ValueConfig):
+    """Settings of methods with a TD critic and a flow."""
+
+    q_aggregate: values.Aggregate = "mean"
+    """How the two target critics make one TD target."""
+    flow_steps: int = 10
+    """Euler steps from noise to an action."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.flow_steps < 1:
+            raise ConfigError(f"flow_steps must be at least 1, not {self.flow_steps}")
+
+
+def require_flat(spec: Spec) -> None:
+    """The networks here take vectors; images need an encoder."""
+    if len(spec.observation_shape) != 1:
+        raise ConfigError(f"flat observations are needed, not of shape {spec.observation_shape}")
+
+
+def init_modules(key: PRNGKey, networks: Mapping[str, tuple[Any, str]], spec: Spec) -> dict[str, Params]:
+    """Parameters by module; each network comes with its inputs: s(tate), a(ction), t(ime)."""
+    examples = {
+        "s": jnp.zeros((1, *spec.observation_shape)),
+        "a": jnp.zeros((1, spec.action_dim)),
+        "t": jnp.zeros((1, 1)),
+    }
+    keys = jax.random.split(key, len(networks))
+    return {
+        name: network.init(k, *(examples[letter] for letter in inputs))
+        for k, (name, (network, inputs)) in zip(keys, networks.items(), strict=True)
+    }
+
+
+def start(params: dict[str, Params], adam: optax.GradientTransformation, targets: Sequence[str] = ()) -> State:
+    """The state before the first step: targets equal their networks, moments are zero."""
+    return State(
+        params=params,
+        target={name: jax.tree.map(jnp.copy, params[name]) for name in targets},
+        optimiser={name: adam.init(module) for name, module in params.items()},
+        step=jnp.zeros((), jnp.int32),
+    )
+
+
+def acting(state: State, *modules: str) -> State:
+    """The part of a state that `act` reads."""
+    return state._replace(params={name: state.params[name] for name in modules}, target=None, optimiser=None)
+
+
+def refuse(method: str, candidates: int, return_base: bool) -> None:
+    """For methods whose policy is one action, with no behaviour model behind it."""
+    if return_base:
+        raise ConfigError(f"{method} has no base policy: its action is not a refined one")
+    if candidates > 1:
+        raise ConfigError(f"{method} has one action for an observation: there are no candidates to choose from")
+
+
+def beside(observations: jax.Array, x: jax.Array) -> jax.Array:
+    """Observations repeated along the leading axes that x has beyond them."""
+    return jnp.broadcast_to(observations, (*x.shape[:-1], observations.shape[-1]))
+
+
+class FlowPolicy:
+    """A velocity field and its Euler sampler, conditioned on observations."""
+
+    def __init__(self, hidden: Sequence[int], action_dim: int, steps: int):
+        self.network: Any = nn.VelocityField(hidden, action_dim)
+        self.steps = steps
+
+    def velocity(self, params: Params, observations: jax.Array) -> flow.Velocity:
+        """The velocity field of these states; x may carry further leading axes."""
+        return lambda x, t: self.network.apply(params, beside(observations, x), x, t)
+
+    def sample(self, params: Params, observations: jax.Array, noise: jax.Array) -> jax.Array:
+        """mu(s, z), clipped to the box of actions."""
+        return jnp.clip(flow.sample(self.velocity(params, observations), noise, self.steps), -1.0, 1.0)
+
+    def loss(self, params: Params, observations: jax.Array, actions: jax.Array, key: PRNGKey) -> jax.Array:
+        """Flow matching on the data's actions."""
+        return flow.matching_loss(self.velocity(params, observations), actions, key)
+
+
+def policy_critic_loss(
+    critic: Any, own: Params, target: Params, batch: Batch, next_actions: jax.Array, config: FlowConfig
+) -> tuple[jax.Array, Metrics]:
+    """E (Q(s, a) - r - gamma m Qbar(s', a'))^2 for the policy's own next actions."""
+    next_q = critic.apply(target, batch.next_observations, next_actions)
+    next_v = values.aggregate(next_q, config.q_aggregate)
+    goal = values.td_target(batch.rewards, batch.masks, next_v, config.discount)
+    q = critic.apply(own, batch.observations, batch.actions)
+    return values.td_loss(q, goal), {"q_data": q.mean(), "td_target": goal.mean()}
+
+
+def flow_act(method: str, critic: Any, policy: FlowPolicy, action_dim: int) -> Act:
+    """Acting by flow samples; of several candidates the one of highest mean Q."""
+
+    def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
+        refuse(method, 1, return_base)
+        noise = jax.random.normal(key, (candidates, *observations.shape[:-1], action_dim))
+        actions = policy.sample(state.params["flow"], observations, noise)
+        if candidates == 1:
+            return actions[0]
+        q = critic.apply(state.params["critic"], beside(observations, actions), actions).mean(axis=0)
+        return policies.best_of(actions, q)
+
+    return act

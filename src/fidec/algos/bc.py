@@ -1,0 +1,53 @@
+"""BC: behaviour cloning with a Gaussian of unit variance.
+
+    L = -E log N(a; mu(s), I) = E 1/2 |a - mu(s)|^2 + const
+
+It acts by its mean. Source: the benchmark's description; no code was published.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import optax
+
+from fidec import nn, optim
+from fidec.algos import backbone
+from fidec.algos.base import Algorithm, Method, State
+from fidec.ops import policies
+from fidec.types import Batch, Metrics, PRNGKey, Spec
+
+
+@dataclass(frozen=True)
+class BCConfig(backbone.NetworkConfig):
+    """BC's options."""
+
+
+def make(config: BCConfig, spec: Spec) -> Algorithm:
+    backbone.require_flat(spec)
+    actor: Any = nn.Actor(config.hidden, spec.action_dim)
+    adam = optax.adam(config.learning_rate)
+
+    def init(key: PRNGKey) -> State:
+        return backbone.start(backbone.init_modules(key, {"actor": (actor, "s")}, spec), adam)
+
+    def update(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
+        def actor_loss(own, params):
+            mean = actor.apply(own, batch.observations)
+            likelihood = policies.normal_log_prob(batch.actions, mean, jnp.zeros_like(mean))
+            return -likelihood.mean(), {"mse": jnp.mean((batch.actions - mean) ** 2)}
+
+        grads, metrics = optim.gradients({"actor": actor_loss}, state.params)
+        params, optimiser = optim.step(adam, grads, state.params, state.optimiser)
+        return State(params, state.target, optimiser, state.step + 1), metrics
+
+    def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
+        backbone.refuse("bc", candidates, return_base)
+        return jnp.clip(actor.apply(state.params["actor"], observations), -1.0, 1.0)
+
+    return Algorithm(init, update, act, lambda state: backbone.acting(state, "actor"))
+
+
+METHOD = Method(name="bc", summary="behaviour cloning with a Gaussian", config=BCConfig, make=make)

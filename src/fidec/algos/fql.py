@@ -1,0 +1,103 @@
+"""FQL: a one-step policy, distilled from a behaviour flow and pushed towards value.
+
+    critic   E (Q(s, a) - r - gamma m Qbar(s', mu_omega(s', z)))^2
+    flow     flow matching on the data's actions
+    policy   alpha E |mu_omega(s, z) - mu_beta(s, z)|^2 / d - E Q(s, mu_omega(s, z))
+
+The student mu_omega is one pass through a network, so acting needs no flow solve. Distillation compares the
+student before clipping with the teacher after it, as FQL's code does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fidec import nn, optim
+from fidec.algos import backbone
+from fidec.algos.base import Algorithm, Method, State
+from fidec.errors import ConfigError
+from fidec.ops import policies, values
+from fidec.types import Batch, Metrics, PRNGKey, Spec
+
+
+@dataclass(frozen=True)
+class FQLConfig(backbone.FlowConfig):
+    """FQL's options."""
+
+    alpha: float = 10.0
+    """Weight of the distillation; from 3 to 30,000 over the benchmark's tasks."""
+    normalize_q: bool = False
+    """Divide Q by its mean magnitude in the policy's objective."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.alpha < 0:
+            raise ConfigError(f"alpha must not be negative, but is {self.alpha}")
+
+
+def make(config: FQLConfig, spec: Spec) -> Algorithm:
+    backbone.require_flat(spec)
+    d = spec.action_dim
+    critic: Any = nn.Critic(config.hidden)
+    student: Any = nn.ResidualMap(config.hidden, d)
+    teacher = backbone.FlowPolicy(config.hidden, d, config.flow_steps)
+    adam = optax.adam(config.learning_rate)
+
+    def one_step(params, observations, noise):
+        """mu_omega(s, z), not clipped."""
+        return student.apply(params, backbone.beside(observations, noise), noise)
+
+    def init(key: PRNGKey) -> State:
+        networks = {"critic": (critic, "sa"), "flow": (teacher.network, "sat"), "policy": (student, "sa")}
+        return backbone.start(backbone.init_modules(key, networks, spec), adam, targets=("critic",))
+
+    def update(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
+        next_key, flow_key, noise_key = jax.random.split(key, 3)
+        noise = jax.random.normal(noise_key, batch.actions.shape)
+
+        def critic_loss(own, params):
+            next_noise = jax.random.normal(next_key, batch.actions.shape)
+            next_actions = jnp.clip(one_step(params["policy"], batch.next_observations, next_noise), -1.0, 1.0)
+            return backbone.policy_critic_loss(critic, own, state.target["critic"], batch, next_actions, config)
+
+        def flow_loss(own, params):
+            return teacher.loss(own, batch.observations, batch.actions, flow_key), {}
+
+        def policy_loss(own, params):
+            proposed = one_step(own, batch.observations, noise)
+            taught = teacher.sample(params["flow"], batch.observations, noise)
+            distillation = jnp.mean((proposed - taught) ** 2)
+            q = critic.apply(params["critic"], batch.observations, jnp.clip(proposed, -1.0, 1.0)).mean(axis=0)
+            scale = values.value_scale(q) if config.normalize_q else 1.0
+            loss = config.alpha * distillation - scale * q.mean()
+            return loss, {"distillation": distillation, "q_policy": q.mean()}
+
+        losses = {"critic": critic_loss, "flow": flow_loss, "policy": policy_loss}
+        grads, metrics = optim.gradients(losses, state.params)
+        params, optimiser = optim.step(adam, grads, state.params, state.optimiser)
+        target = {"critic": optim.polyak(state.params["critic"], state.target["critic"], config.target_rate)}
+        return State(params, target, optimiser, state.step + 1), metrics
+
+    def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
+        noise = jax.random.normal(key, (candidates, *observations.shape[:-1], d))
+        actions = jnp.clip(one_step(state.params["policy"], observations, noise), -1.0, 1.0)
+        q = critic.apply(state.params["critic"], backbone.beside(observations, actions), actions).mean(axis=0)
+        best = policies.best_of(actions, q)
+        if not return_base:
+            return best
+        return best, policies.best_of(teacher.sample(state.params["flow"], observations, noise), q)
+
+    return Algorithm(init, update, act, lambda state: backbone.acting(state, "critic", "flow", "policy"))
+
+
+METHOD = Method(
+    name="fql",
+    summary="one-step policy distilled from a behaviour flow and pushed towards value",
+    config=FQLConfig,
+    make=make,
+)

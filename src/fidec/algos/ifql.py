@@ -1,0 +1,76 @@
+"""IFQL: IQL's values over a behaviour flow; the policy is the best of N flow samples.
+
+flow    flow matching on the data's actions
+act     argmax over a_1, ..., a_N ~ mu_beta(s, z) of min Q(s, a_i)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import optax
+
+from fidec import nn, optim
+from fidec.algos import backbone
+from fidec.algos.base import Algorithm, Method, State
+from fidec.algos.iql import ExpectileConfig, value_losses
+from fidec.errors import ConfigError
+from fidec.ops import policies
+from fidec.types import Batch, Metrics, PRNGKey, Spec
+
+
+@dataclass(frozen=True)
+class IFQLConfig(ExpectileConfig):
+    """IFQL's options."""
+
+    flow_steps: int = 10
+    """Euler steps from noise to an action."""
+    samples: int = 32
+    """N: flow samples of which the critic picks the best; asking `act` for more candidates overrides it."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.samples < 1 or self.flow_steps < 1:
+            raise ConfigError("samples and flow_steps must be at least 1")
+
+
+def make(config: IFQLConfig, spec: Spec) -> Algorithm:
+    backbone.require_flat(spec)
+    critic: Any = nn.Critic(config.hidden)
+    value: Any = nn.Value(config.hidden)
+    behaviour = backbone.FlowPolicy(config.hidden, spec.action_dim, config.flow_steps)
+    adam = optax.adam(config.learning_rate)
+
+    def init(key: PRNGKey) -> State:
+        networks = {"value": (value, "s"), "critic": (critic, "sa"), "flow": (behaviour.network, "sat")}
+        return backbone.start(backbone.init_modules(key, networks, spec), adam, targets=("critic",))
+
+    def update(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
+        def flow_loss(own, params):
+            return behaviour.loss(own, batch.observations, batch.actions, key), {}
+
+        losses = value_losses(config, critic, value, state.target["critic"], batch) | {"flow": flow_loss}
+        grads, metrics = optim.gradients(losses, state.params)
+        params, optimiser = optim.step(adam, grads, state.params, state.optimiser)
+        target = {"critic": optim.polyak(state.params["critic"], state.target["critic"], config.target_rate)}
+        return State(params, target, optimiser, state.step + 1), metrics
+
+    def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
+        number = candidates if candidates > 1 else config.samples
+        noise = jax.random.normal(key, (number, *observations.shape[:-1], spec.action_dim))
+        drawn = behaviour.sample(state.params["flow"], observations, noise)
+        q = critic.apply(state.params["critic"], backbone.beside(observations, drawn), drawn).min(axis=0)
+        best = policies.best_of(drawn, q)
+        return (best, drawn[0]) if return_base else best  # the first draw is what the behaviour would have done
+
+    return Algorithm(init, update, act, lambda state: backbone.acting(state, "critic", "flow"))
+
+
+METHOD = Method(
+    name="ifql",
+    summary="expectile values, best of N samples of a behaviour flow",
+    config=IFQLConfig,
+    make=make,
+)

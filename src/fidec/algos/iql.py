@@ -1,0 +1,102 @@
+"""IQL: a value by expectile regression on the data's own actions, a policy by advantage-weighted regression.
+
+    value   E |tau - 1(u < 0)| u^2,   u = min Qbar(s, a) - V(s)
+    critic  E (Q_i(s, a) - r - gamma m V(s'))^2, summed over the two critics
+    actor   -E min(exp(alpha A), 100) log N(a; mu(s), I),   A = min Q(s, a) - V(s)
+
+It acts by its mean. `losses` of value and critic are also IFQL's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import optax
+
+from fidec import nn, optim
+from fidec.algos import backbone
+from fidec.algos.base import Algorithm, Method, State
+from fidec.errors import ConfigError
+from fidec.ops import policies, values
+from fidec.types import Batch, Metrics, PRNGKey, Spec
+
+
+@dataclass(frozen=True)
+class ExpectileConfig(backbone.ValueConfig):
+    """Options of expectile value learning."""
+
+    expectile: float = 0.9
+    """tau: 0.5 is the mean of the data's values, towards 1 their maximum."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not 0 < self.expectile < 1:
+            raise ConfigError(f"expectile must lie strictly between 0 and 1, not {self.expectile}")
+
+
+@dataclass(frozen=True)
+class IQLConfig(ExpectileConfig):
+    """IQL's options."""
+
+    alpha: float = 10.0
+    """Inverse temperature of the advantage weights."""
+
+
+def value_losses(config: ExpectileConfig, critic: Any, value: Any, target: Any, batch: Batch) -> dict[str, Any]:
+    """The losses of V and Q; the target critic judges the data's actions, V the next states."""
+
+    def value_loss(own, params):
+        q = critic.apply(target, batch.observations, batch.actions).min(axis=0)
+        v = value.apply(own, batch.observations)
+        return values.expectile_loss(q - v, config.expectile), {"v": v.mean()}
+
+    def critic_loss(own, params):
+        next_v = value.apply(params["value"], batch.next_observations)
+        goal = values.td_target(batch.rewards, batch.masks, next_v, config.discount)
+        q = critic.apply(own, batch.observations, batch.actions)
+        return len(q) * values.td_loss(q, goal), {"q_data": q.mean(), "td_target": goal.mean()}
+
+    return {"value": value_loss, "critic": critic_loss}
+
+
+def make(config: IQLConfig, spec: Spec) -> Algorithm:
+    backbone.require_flat(spec)
+    actor: Any = nn.Actor(config.hidden, spec.action_dim)
+    critic: Any = nn.Critic(config.hidden)
+    value: Any = nn.Value(config.hidden)
+    adam = optax.adam(config.learning_rate)
+
+    def init(key: PRNGKey) -> State:
+        networks = {"value": (value, "s"), "critic": (critic, "sa"), "actor": (actor, "s")}
+        return backbone.start(backbone.init_modules(key, networks, spec), adam, targets=("critic",))
+
+    def update(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
+        def actor_loss(own, params):
+            q = critic.apply(params["critic"], batch.observations, batch.actions).min(axis=0)
+            advantage = q - value.apply(params["value"], batch.observations)
+            weight = policies.advantage_weights(advantage, config.alpha)
+            mean = actor.apply(own, batch.observations)
+            likelihood = policies.normal_log_prob(batch.actions, mean, jnp.zeros_like(mean))
+            return -jnp.mean(weight * likelihood), {"advantage": advantage.mean(), "weight": weight.mean()}
+
+        losses = value_losses(config, critic, value, state.target["critic"], batch) | {"actor": actor_loss}
+        grads, metrics = optim.gradients(losses, state.params)
+        params, optimiser = optim.step(adam, grads, state.params, state.optimiser)
+        target = {"critic": optim.polyak(state.params["critic"], state.target["critic"], config.target_rate)}
+        return State(params, target, optimiser, state.step + 1), metrics
+
+    def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
+        backbone.refuse("iql", candidates, return_base)
+        return jnp.clip(actor.apply(state.params["actor"], observations), -1.0, 1.0)
+
+    return Algorithm(init, update, act, lambda state: backbone.acting(state, "actor"))
+
+
+METHOD = Method(
+    name="iql",
+    summary="expectile values, Gaussian policy by advantage-weighted regression",
+    config=IQLConfig,
+    make=make,
+)

@@ -1,0 +1,112 @@
+"""ReBRAC: a deterministic policy held near the data by penalties in the actor and in the critic.
+
+    critic  E (Q_i(s, a) - r - gamma m [min Qbar(s', a') - alpha_2 |a' - a'_data|^2])^2
+            a' = clip(tanh mubar(s') + clipped noise)
+    actor   every second step:  -E min Q(s, pi(s)) / mean|min Q| + alpha_1 E |pi(s) - a|^2,   pi = tanh mu
+
+Target actor and target critic move on actor steps only. On the steps between, the actor is really still; under one
+Adam for all modules, as in the code that the benchmark ran, its momentum moves it on (`joint_momentum`, the preset
+`released`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fidec import nn, optim
+from fidec.algos import backbone
+from fidec.algos.base import Algorithm, Method, State
+from fidec.errors import ConfigError
+from fidec.ops import values
+from fidec.types import Batch, Metrics, PRNGKey, Spec
+
+
+@dataclass(frozen=True)
+class ReBRACConfig(backbone.ValueConfig):
+    """ReBRAC's options."""
+
+    actor_penalty: float = 0.1
+    """alpha_1: weight of the distance to the data's action in the actor."""
+    critic_penalty: float = 0.01
+    """alpha_2: weight of the distance to the data's next action in the target."""
+    actor_interval: int = 2
+    """Steps between updates of the actor and of the targets."""
+    noise: float = 0.2
+    """Standard deviation of the noise on the target's action."""
+    noise_limit: float = 0.5
+    """Largest magnitude of that noise."""
+    joint_momentum: bool = False
+    """Let the actor's Adam go on with zero gradients on skipped steps, so that momentum still moves it."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.actor_interval < 1:
+            raise ConfigError(f"actor_interval must be at least 1, not {self.actor_interval}")
+
+
+def make(config: ReBRACConfig, spec: Spec) -> Algorithm:
+    backbone.require_flat(spec)
+    actor: Any = nn.Actor(config.hidden, spec.action_dim)
+    critic: Any = nn.Critic(config.hidden)
+    adam = optax.adam(config.learning_rate)
+
+    def init(key: PRNGKey) -> State:
+        networks = {"critic": (critic, "sa"), "actor": (actor, "s")}
+        return backbone.start(backbone.init_modules(key, networks, spec), adam, targets=("critic", "actor"))
+
+    def update(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
+        def critic_loss(own, params):
+            noise = config.noise * jax.random.normal(key, batch.actions.shape)
+            next_actions = jnp.tanh(actor.apply(state.target["actor"], batch.next_observations))
+            next_actions += jnp.clip(noise, -config.noise_limit, config.noise_limit)
+            next_actions = jnp.clip(next_actions, -1.0, 1.0)
+            next_q = critic.apply(state.target["critic"], batch.next_observations, next_actions).min(axis=0)
+            distance = jnp.sum((next_actions - batch.next_actions) ** 2, axis=-1)
+            next_v = next_q - config.critic_penalty * distance
+            goal = values.td_target(batch.rewards, batch.masks, next_v, config.discount)
+            q = critic.apply(own, batch.observations, batch.actions)
+            return values.td_loss(q, goal), {"q_data": q.mean(), "td_target": goal.mean()}
+
+        def actor_loss(own, params):
+            actions = jnp.tanh(actor.apply(own, batch.observations))
+            q = critic.apply(params["critic"], batch.observations, actions).min(axis=0)
+            distance = jnp.mean(jnp.sum((actions - batch.actions) ** 2, axis=-1))
+            loss = config.actor_penalty * distance - values.value_scale(q) * q.mean()
+            return loss, {"q_policy": q.mean(), "distance": distance}
+
+        due = state.step % config.actor_interval == 0
+        grads, metrics = optim.gradients({"critic": critic_loss, "actor": actor_loss}, state.params)
+        if config.joint_momentum:
+            grads["actor"] = jax.tree.map(lambda g: jnp.where(due, g, 0.0), grads["actor"])
+        params, optimiser = optim.step(adam, grads, state.params, state.optimiser)
+
+        def if_due(new, old):
+            return jax.tree.map(lambda a, b: jnp.where(due, a, b), new, old)
+
+        if not config.joint_momentum:
+            params["actor"] = if_due(params["actor"], state.params["actor"])
+            optimiser["actor"] = if_due(optimiser["actor"], state.optimiser["actor"])
+        moved = {
+            name: optim.polyak(state.params[name], state.target[name], config.target_rate) for name in state.target
+        }
+        return State(params, if_due(moved, state.target), optimiser, state.step + 1), metrics
+
+    def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
+        backbone.refuse("rebrac", candidates, return_base)
+        return jnp.tanh(actor.apply(state.params["actor"], observations))
+
+    return Algorithm(init, update, act, lambda state: backbone.acting(state, "actor"))
+
+
+METHOD = Method(
+    name="rebrac",
+    summary="deterministic policy with penalties on its distance to the data, in actor and critic",
+    config=ReBRACConfig,
+    make=make,
+    presets={"released": {"joint_momentum": True}},
+)
