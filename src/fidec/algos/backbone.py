@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fidec import nn
+from fidec import nn, optim
 from fidec.algos.base import Act, State, check_choices
 from fidec.errors import ConfigError
 from fidec.ops import flow, policies, values
@@ -94,6 +94,19 @@ def start(params: dict[str, Params], adam: optax.GradientTransformation, targets
         optimiser={name: adam.init(module) for name, module in params.items()},
         step=jnp.zeros((), jnp.int32),
     )
+
+
+def descend(
+    state: State, losses: Mapping[str, Any], adam: optax.GradientTransformation, target_rate: float = 0.0
+) -> tuple[State, Metrics]:
+    """One simultaneous step on every module's own loss.
+
+    The targets follow the parameters as they were before it, as in the FQL backbone.
+    """
+    grads, metrics = optim.gradients(losses, state.params)
+    params, optimiser = optim.step(adam, grads, state.params, state.optimiser)
+    target = {name: optim.polyak(state.params[name], old, target_rate) for name, old in state.target.items()}
+    return State(params, target, optimiser, state.step + 1), metrics
 
 
 def acting(state: State, *modules: str) -> State:

@@ -13,7 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 import optax
 
-from fidec import nn, optim
+from fidec import nn
 from fidec.algos import backbone
 from fidec.algos.base import Algorithm, Method, State
 from fidec.ops import policies
@@ -39,9 +39,7 @@ def make(config: BCConfig, spec: Spec) -> Algorithm:
             likelihood = policies.normal_log_prob(batch.actions, mean, jnp.zeros_like(mean))
             return -likelihood.mean(), {"mse": jnp.mean((batch.actions - mean) ** 2)}
 
-        grads, metrics = optim.gradients({"actor": actor_loss}, state.params)
-        params, optimiser = optim.step(adam, grads, state.params, state.optimiser)
-        return State(params, state.target, optimiser, state.step + 1), metrics
+        return backbone.descend(state, {"actor": actor_loss}, adam)
 
     def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
         backbone.refuse("bc", candidates, return_base)

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fidec import nn, optim
+from fidec import nn
 from fidec.algos import backbone
 from fidec.algos.base import Algorithm, Method, State
 from fidec.ops import flow, policies
@@ -68,10 +68,7 @@ def make(config: FAWACConfig, spec: Spec) -> Algorithm:
             return jnp.mean(weight * errors), {"advantage": advantage.mean(), "weight": weight.mean()}
 
         losses = {"critic": critic_loss, "value": value_loss, "flow": flow_loss}
-        grads, metrics = optim.gradients(losses, state.params)
-        params, optimiser = optim.step(adam, grads, state.params, state.optimiser)
-        target = {"critic": optim.polyak(state.params["critic"], state.target["critic"], config.target_rate)}
-        return State(params, target, optimiser, state.step + 1), metrics
+        return backbone.descend(state, losses, adam, config.target_rate)
 
     return Algorithm(
         init,

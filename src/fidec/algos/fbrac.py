@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import optax
 
-from fidec import nn, optim
+from fidec import nn
 from fidec.algos import backbone
 from fidec.algos.base import Algorithm, Method, State
 from fidec.ops import values
@@ -57,10 +57,8 @@ def make(config: FBRACConfig, spec: Spec) -> Algorithm:
             loss = config.alpha * matching - scale * q.mean()
             return loss, {"matching": matching, "q_policy": q.mean()}
 
-        grads, metrics = optim.gradients({"critic": critic_loss, "flow": flow_loss}, state.params)
-        params, optimiser = optim.step(adam, grads, state.params, state.optimiser)
-        target = {"critic": optim.polyak(state.params["critic"], state.target["critic"], config.target_rate)}
-        return State(params, target, optimiser, state.step + 1), metrics
+        losses = {"critic": critic_loss, "flow": flow_loss}
+        return backbone.descend(state, losses, adam, config.target_rate)
 
     return Algorithm(
         init,

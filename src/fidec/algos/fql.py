@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fidec import nn, optim
+from fidec import nn
 from fidec.algos import backbone
 from fidec.algos.base import Algorithm, Method, State
 from fidec.errors import ConfigError
@@ -78,10 +78,7 @@ def make(config: FQLConfig, spec: Spec) -> Algorithm:
             return loss, {"distillation": distillation, "q_policy": q.mean()}
 
         losses = {"critic": critic_loss, "flow": flow_loss, "policy": policy_loss}
-        grads, metrics = optim.gradients(losses, state.params)
-        params, optimiser = optim.step(adam, grads, state.params, state.optimiser)
-        target = {"critic": optim.polyak(state.params["critic"], state.target["critic"], config.target_rate)}
-        return State(params, target, optimiser, state.step + 1), metrics
+        return backbone.descend(state, losses, adam, config.target_rate)
 
     def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
         noise = jax.random.normal(key, (candidates, *observations.shape[:-1], d))

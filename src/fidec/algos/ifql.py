@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import optax
 
-from fidec import nn, optim
+from fidec import nn
 from fidec.algos import backbone
 from fidec.algos.base import Algorithm, Method, State
 from fidec.algos.iql import ExpectileConfig, value_losses
@@ -52,10 +52,7 @@ def make(config: IFQLConfig, spec: Spec) -> Algorithm:
             return behaviour.loss(own, batch.observations, batch.actions, key), {}
 
         losses = value_losses(config, critic, value, state.target["critic"], batch) | {"flow": flow_loss}
-        grads, metrics = optim.gradients(losses, state.params)
-        params, optimiser = optim.step(adam, grads, state.params, state.optimiser)
-        target = {"critic": optim.polyak(state.params["critic"], state.target["critic"], config.target_rate)}
-        return State(params, target, optimiser, state.step + 1), metrics
+        return backbone.descend(state, losses, adam, config.target_rate)
 
     def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
         number = candidates if candidates > 1 else config.samples

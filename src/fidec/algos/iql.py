@@ -15,7 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 import optax
 
-from fidec import nn, optim
+from fidec import nn
 from fidec.algos import backbone
 from fidec.algos.base import Algorithm, Method, State
 from fidec.errors import ConfigError
@@ -82,10 +82,7 @@ def make(config: IQLConfig, spec: Spec) -> Algorithm:
             return -jnp.mean(weight * likelihood), {"advantage": advantage.mean(), "weight": weight.mean()}
 
         losses = value_losses(config, critic, value, state.target["critic"], batch) | {"actor": actor_loss}
-        grads, metrics = optim.gradients(losses, state.params)
-        params, optimiser = optim.step(adam, grads, state.params, state.optimiser)
-        target = {"critic": optim.polyak(state.params["critic"], state.target["critic"], config.target_rate)}
-        return State(params, target, optimiser, state.step + 1), metrics
+        return backbone.descend(state, losses, adam, config.target_rate)
 
     def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
         backbone.refuse("iql", candidates, return_base)

@@ -16,17 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from fidec import nn
-from fidec.algos.base import Algorithm, check_choices
+from fidec.algos import backbone
+from fidec.algos.base import Algorithm, State
 from fidec.errors import ConfigError
-from fidec.ops import dual, flow, values
-from fidec.optim import ClipScope, clip_gradients, polyak
+from fidec.ops import dual, flow, policies, values
+from fidec.optim import ClipScope, clip_gradients, polyak, step
 from fidec.types import Batch, Metrics, Params, PRNGKey, Spec
 
 MODULES = ("critic", "flow", "residual", "multiplier")
@@ -36,21 +37,9 @@ Penalty = Callable[..., jax.Array]
 
 
 @dataclass(frozen=True)
-class ResidualConfig:
+class ResidualConfig(backbone.FlowConfig):
     """What DeFlow and FiDec share. The defaults are the benchmark's common settings."""
 
-    hidden: tuple[int, ...] = (512, 512, 512, 512)
-    """Widths of the hidden layers of every network."""
-    learning_rate: float = 3e-4
-    """Adam's learning rate, for all networks and log lambda."""
-    discount: float = 0.99
-    """The discount gamma."""
-    target_rate: float = 0.005
-    """Polyak rate of the target critic."""
-    q_aggregate: values.Aggregate = "mean"
-    """How the two target critics make one TD target."""
-    flow_steps: int = 10
-    """Euler steps from noise to an action."""
     budget: float = 0.001
     """epsilon: the trust region's size, in units of the penalty (isotropic: mean squared displacement)."""
     multiplier_init: float = 10.0
@@ -73,38 +62,25 @@ class ResidualConfig:
     """Clip base and refined actions to [-1, 1]; the paper does not mention it, its code does."""
 
     def __post_init__(self):
-        check_choices(self)
+        super().__post_init__()
         if self.order == "alternating" and self.clip_scope == "global" and self.grad_clip is not None:
             raise ConfigError(
                 "clip_scope 'global' needs all gradients at once, order 'alternating' takes them in turn; "
                 "choose clip_scope 'module' or order 'joint'"
             )
-        for name in ("learning_rate", "budget", "multiplier_init", "dual_step_size"):
+        for name in ("budget", "multiplier_init", "dual_step_size"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be positive, not {getattr(self, name)}")
         if not (self.grad_clip is None or self.grad_clip > 0):
             raise ConfigError(f"grad_clip must be positive, or None for no clipping, not {self.grad_clip}")
-        if not 0 < self.target_rate <= 1:
-            raise ConfigError(f"target_rate must lie in (0, 1], not {self.target_rate}")
-        if not 0 <= self.discount < 1:
-            raise ConfigError(f"discount must lie in [0, 1), not {self.discount}")
-        if self.flow_steps < 1 or not self.hidden or min(self.hidden) < 1:
-            raise ConfigError("flow_steps and every hidden width must be at least 1")
-
-
-class State(NamedTuple):
-    """Arrays only. `params["multiplier"]` is log lambda, or lambda itself if the dual is projected."""
-
-    params: dict[str, Any]
-    target: Any
-    optimiser: Any
-    step: jax.Array
 
 
 def make(config: ResidualConfig, spec: Spec, penalty: Penalty) -> Algorithm:
-    """init, update and act for the given penalty on displacements."""
-    if len(spec.observation_shape) != 1:
-        raise ConfigError(f"flat observations are needed, not of shape {spec.observation_shape}")
+    """init, update and act for the given penalty on displacements.
+
+    `params["multiplier"]` is log lambda, or lambda itself if the dual is projected.
+    """
+    backbone.require_flat(spec)
     d = spec.action_dim
     networks = {
         "critic": nn.Critic(config.hidden),
@@ -121,8 +97,7 @@ def make(config: ResidualConfig, spec: Spec, penalty: Penalty) -> Algorithm:
         """The velocity field of these states; x may carry further leading axes."""
 
         def velocity(x, t):
-            shape = (*x.shape[:-1], observations.shape[-1])
-            return networks["flow"].apply(params, jnp.broadcast_to(observations, shape), x, t)
+            return networks["flow"].apply(params, backbone.beside(observations, x), x, t)
 
         return velocity
 
@@ -132,13 +107,11 @@ def make(config: ResidualConfig, spec: Spec, penalty: Penalty) -> Algorithm:
 
     def refine(params: Params, observations, base):
         """(delta, a_0 + delta)."""
-        shape = (*base.shape[:-1], observations.shape[-1])
-        displacement = networks["residual"].apply(params, jnp.broadcast_to(observations, shape), base)
+        displacement = networks["residual"].apply(params, backbone.beside(observations, base), base)
         return displacement, clip(base + displacement)
 
     def critic(params: Params, observations, actions):
-        shape = (*actions.shape[:-1], observations.shape[-1])
-        return networks["critic"].apply(params, jnp.broadcast_to(observations, shape), actions)
+        return networks["critic"].apply(params, backbone.beside(observations, actions), actions)
 
     def multiplier_of(params):
         return jnp.exp(params["multiplier"]) if config.dual == "log" else params["multiplier"]
@@ -221,11 +194,7 @@ def make(config: ResidualConfig, spec: Spec, penalty: Penalty) -> Algorithm:
             for name in names:
                 metrics[f"grad_norm/{name}"] = optax.tree.norm(grads[name])
             grads = clip_gradients(grads, config.grad_clip, config.clip_scope)
-            params, optimiser = dict(params), dict(optimiser)
-            for name in names:
-                updates, optimiser[name] = adam.update(grads[name], optimiser[name])
-                params[name] = optax.apply_updates(params[name], updates)
-            return params, optimiser
+            return step(adam, grads, params, optimiser)
 
         params, optimiser = state.params, state.optimiser
         for names in [learned] if config.order == "joint" else [(name,) for name in learned]:
@@ -246,10 +215,11 @@ def make(config: ResidualConfig, spec: Spec, penalty: Penalty) -> Algorithm:
         _, actions = refine(state.params["residual"], observations, base)
         if candidates > 1:
             q = critic(state.params["critic"], observations, actions).mean(axis=0)
-            best = jnp.argmax(q, axis=0)[None, ..., None]
-            actions, base = (jnp.take_along_axis(x, best, axis=0) for x in (actions, base))
+            actions, base = policies.best_of(actions, q), policies.best_of(base, q)
+        else:
+            actions, base = actions[0], base[0]
         # A policy acts inside the box, whatever it was trained with.
-        actions, base = (jnp.clip(x[0], -1.0, 1.0) for x in (actions, base))
+        actions, base = jnp.clip(actions, -1.0, 1.0), jnp.clip(base, -1.0, 1.0)
         return (actions, base) if return_base else actions
 
     def policy(state: State) -> State:
