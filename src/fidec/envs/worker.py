@@ -35,6 +35,7 @@ def main(pipe: connection.Connection, parent_pid: int, payload: bytes, environ: 
         os.environ.setdefault(name, "1")  # one core per environment: the pool is where the parallelism is
     env = None
     try:
+        # From the parent process alone, over its own pipe, as multiprocessing hands over any target: never a file.
         env = pickle.loads(payload)()
         facts = _describe_spaces(env)
         _return_memory()
