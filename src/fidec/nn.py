@@ -85,14 +85,13 @@ class VelocityField(nn.Module):
 
     hidden: Sequence[int]
     action_dim: int
-    layer_norm: bool = False
 
     @nn.compact
     def __call__(
         self, observations: Float[Array, "*batch n"], x: Float[Array, "*batch d"], t: Float[Array, "*batch 1"]
     ) -> Float[Array, "*batch d"]:
         inputs = jnp.concatenate([observations, x, t], axis=-1)
-        return MLP(self.hidden, self.action_dim, layer_norm=self.layer_norm)(inputs)
+        return MLP(self.hidden, self.action_dim)(inputs)
 
 
 class ResidualMap(nn.Module):
@@ -100,12 +99,10 @@ class ResidualMap(nn.Module):
 
     hidden: Sequence[int]
     action_dim: int
-    layer_norm: bool = False
-    output_scale: float = 1.0
 
     @nn.compact
     def __call__(
         self, observations: Float[Array, "*batch n"], actions: Float[Array, "*batch d"]
     ) -> Float[Array, "*batch d"]:
         inputs = jnp.concatenate([observations, actions], axis=-1)
-        return MLP(self.hidden, self.action_dim, layer_norm=self.layer_norm, output_scale=self.output_scale)(inputs)
+        return MLP(self.hidden, self.action_dim)(inputs)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
-from typing import Annotated, Any
-
-import tyro
+from typing import Any
 
 from fidec import algos, tasks
 from fidec.errors import ConfigError
@@ -53,13 +51,12 @@ class RunConfig:
     """Steps between checkpoints."""
     keep_checkpoints: int = 2
     """Checkpoints kept."""
-    options: Annotated[Any, tyro.conf.arg(name="algo")] = field(default=None)
+    options: Any = None
     """Options of the method."""
 
     def __post_init__(self):
-        for name in ("steps", "batch_size", "log_interval", "eval_episodes", "candidates"):
-            _at_least(1, name, getattr(self, name))
-        for name in ("checkpoint_interval", "keep_checkpoints"):
+        positive = ("steps", "batch_size", "eval_episodes", "candidates", "keep_checkpoints")
+        for name in (*positive, "log_interval", "checkpoint_interval"):
             _at_least(1, name, getattr(self, name))
         for name in ("seed", "eval_interval", "eval_envs"):
             _at_least(0, name, getattr(self, name))
