@@ -50,8 +50,15 @@ def gradients(
     return grads, {**metrics, "loss": total}
 
 
+Optimisers = optax.GradientTransformation | Mapping[str, optax.GradientTransformation]  # one for all, or by module
+
+
+def optimiser_of(optimisers: Optimisers, module: str) -> optax.GradientTransformation:
+    return optimisers[module] if isinstance(optimisers, Mapping) else optimisers
+
+
 def step(
-    optimiser: optax.GradientTransformation,
+    optimisers: Optimisers,
     grads: Mapping[str, Params],
     params: dict[str, Params],
     states: dict[str, Any],
@@ -59,6 +66,6 @@ def step(
     """One step on the modules that have a gradient; the others stay, and so do their moments."""
     params, states = dict(params), dict(states)
     for name, grad in grads.items():
-        updates, states[name] = optimiser.update(grad, states[name])
+        updates, states[name] = optimiser_of(optimisers, name).update(grad, states[name], params[name])
         params[name] = optax.apply_updates(params[name], updates)
     return params, states

@@ -19,7 +19,8 @@ class Batch(NamedTuple):
     """Transitions (s, a, r, m, s', a'), stacked along the leading axis.
 
     `masks` is 1 where the value of s' may be bootstrapped and 0 where the task ended there. `next_actions`
-    is the data's action at s'; at the end of a trajectory, where there is none, it repeats `actions`.
+    is the data's action at s'; at the end of a trajectory, where there is none, it repeats `actions`. `returns`,
+    the discounted return from s on, is there for methods that ask for it (`Method.returns`).
     """
 
     observations: ArrayLike
@@ -28,6 +29,7 @@ class Batch(NamedTuple):
     masks: ArrayLike
     next_observations: ArrayLike
     next_actions: ArrayLike
+    returns: ArrayLike | None = None
 
 
 @dataclass(frozen=True)

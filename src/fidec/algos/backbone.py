@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from fidec import nn, optim
 from fidec.algos.base import Act, State, check_choices
@@ -66,16 +65,25 @@ class FlowConfig(ValueConfig):
             raise ConfigError(f"flow_steps must be at least 1, not {self.flow_steps}")
 
 
-def require_flat(spec: Spec) -> None:
-    """The networks here take vectors; images need an encoder."""
+def require_flat(spec: Spec, method: str) -> None:
+    """For methods whose published networks take vectors only."""
     if len(spec.observation_shape) != 1:
-        raise ConfigError(f"flat observations are needed, not of shape {spec.observation_shape}")
+        raise ConfigError(f"{method} takes flat observations, not of shape {spec.observation_shape}")
+
+
+def encoder(spec: Spec) -> nn.Impala | None:
+    """What stands between observations and a network: nothing for vectors, convolutions for images."""
+    if len(spec.observation_shape) not in (1, 3):
+        raise ConfigError(
+            f"observations must be vectors or images (height, width, channels), not of shape {spec.observation_shape}"
+        )
+    return nn.Impala() if len(spec.observation_shape) == 3 else None
 
 
 def init_modules(key: PRNGKey, networks: Mapping[str, tuple[Any, str]], spec: Spec) -> dict[str, Params]:
     """Parameters by module; each network comes with its inputs: s(tate), a(ction), t(ime)."""
     examples = {
-        "s": jnp.zeros((1, *spec.observation_shape)),
+        "s": jnp.zeros((1, *spec.observation_shape), spec.observation_dtype),
         "a": jnp.zeros((1, spec.action_dim)),
         "t": jnp.zeros((1, 1)),
     }
@@ -86,26 +94,30 @@ def init_modules(key: PRNGKey, networks: Mapping[str, tuple[Any, str]], spec: Sp
     }
 
 
-def start(params: dict[str, Params], adam: optax.GradientTransformation, targets: Sequence[str] = ()) -> State:
+def start(params: dict[str, Params], optimisers: optim.Optimisers, targets: Sequence[str] = ()) -> State:
     """The state before the first step: targets equal their networks, moments are zero."""
     return State(
         params=params,
         target={name: jax.tree.map(jnp.copy, params[name]) for name in targets},
-        optimiser={name: adam.init(module) for name, module in params.items()},
+        optimiser={name: optim.optimiser_of(optimisers, name).init(module) for name, module in params.items()},
         step=jnp.zeros((), jnp.int32),
     )
 
 
 def descend(
-    state: State, losses: Mapping[str, Any], adam: optax.GradientTransformation, target_rate: float = 0.0
+    state: State,
+    losses: Mapping[str, Any],
+    optimisers: optim.Optimisers,
+    target_rate: float | Mapping[str, Any] = 0.0,
 ) -> tuple[State, Metrics]:
     """One simultaneous step on every module's own loss.
 
-    The targets follow the parameters as they were before it, as in the FQL backbone.
+    The targets follow the parameters as they were before it, as in the FQL backbone, at one rate or at one for each.
     """
     grads, metrics = optim.gradients(losses, state.params)
-    params, optimiser = optim.step(adam, grads, state.params, state.optimiser)
-    target = {name: optim.polyak(state.params[name], old, target_rate) for name, old in state.target.items()}
+    params, optimiser = optim.step(optimisers, grads, state.params, state.optimiser)
+    rates = target_rate if isinstance(target_rate, Mapping) else dict.fromkeys(state.target, target_rate)
+    target = {name: optim.polyak(state.params[name], old, rates[name]) for name, old in state.target.items()}
     return State(params, target, optimiser, state.step + 1), metrics
 
 
@@ -122,25 +134,32 @@ def refuse(method: str, candidates: int, return_base: bool) -> None:
         raise ConfigError(f"{method} has one action for an observation: there are no candidates to choose from")
 
 
-def beside(observations: jax.Array, x: jax.Array) -> jax.Array:
-    """Observations repeated along the leading axes that x has beyond them."""
-    return jnp.broadcast_to(observations, (*x.shape[:-1], observations.shape[-1]))
+def noise_for(key: PRNGKey, observations: Any, spec: Spec, number: int) -> jax.Array:
+    """Standard normal (number, *batch, d): that many draws for each observation."""
+    batch = observations.shape[: len(observations.shape) - len(spec.observation_shape)]
+    return jax.random.normal(key, (number, *batch, spec.action_dim))
 
 
 class FlowPolicy:
     """A velocity field and its Euler sampler, conditioned on observations."""
 
-    def __init__(self, hidden: Sequence[int], action_dim: int, steps: int):
-        self.network: Any = nn.VelocityField(hidden, action_dim)
-        self.steps = steps
+    def __init__(self, hidden: Sequence[int], spec: Spec, steps: int, clip: bool = True):
+        self.network: Any = nn.VelocityField(hidden, spec.action_dim, encoder(spec))
+        self.steps, self.clip = steps, clip
 
-    def velocity(self, params: Params, observations: jax.Array) -> flow.Velocity:
-        """The velocity field of these states; x may carry further leading axes."""
-        return lambda x, t: self.network.apply(params, beside(observations, x), x, t)
+    def encode(self, params: Params, observations: jax.Array) -> jax.Array:
+        """Features of images; vectors are their own."""
+        return self.network.apply(params, observations, method="encode")
 
-    def sample(self, params: Params, observations: jax.Array, noise: jax.Array) -> jax.Array:
-        """mu(s, z), clipped to the box of actions."""
-        return jnp.clip(flow.sample(self.velocity(params, observations), noise, self.steps), -1.0, 1.0)
+    def velocity(self, params: Params, observations: jax.Array, encoded: bool = False) -> flow.Velocity:
+        """The velocity field of these states, which are encoded once; x may carry further leading axes."""
+        features = observations if encoded else self.encode(params, observations)
+        return lambda x, t: self.network.apply(params, features, x, t, encoded=True)
+
+    def sample(self, params: Params, observations: jax.Array, noise: jax.Array, encoded: bool = False) -> jax.Array:
+        """mu(s, z), clipped to the box of actions unless the policy says otherwise."""
+        actions = flow.sample(self.velocity(params, observations, encoded), noise, self.steps)
+        return jnp.clip(actions, -1.0, 1.0) if self.clip else actions
 
     def loss(self, params: Params, observations: jax.Array, actions: jax.Array, key: PRNGKey) -> jax.Array:
         """Flow matching on the data's actions."""
@@ -158,16 +177,15 @@ def policy_critic_loss(
     return values.td_loss(q, goal), {"q_data": q.mean(), "td_target": goal.mean()}
 
 
-def flow_act(method: str, critic: Any, policy: FlowPolicy, action_dim: int) -> Act:
+def flow_act(method: str, critic: Any, policy: FlowPolicy, spec: Spec) -> Act:
     """Acting by flow samples; of several candidates the one of highest mean Q."""
 
     def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
         refuse(method, 1, return_base)
-        noise = jax.random.normal(key, (candidates, *observations.shape[:-1], action_dim))
+        noise = noise_for(key, observations, spec, candidates)
         actions = policy.sample(state.params["flow"], observations, noise)
         if candidates == 1:
             return actions[0]
-        q = critic.apply(state.params["critic"], beside(observations, actions), actions).mean(axis=0)
-        return policies.best_of(actions, q)
+        return policies.best_of(actions, critic.apply(state.params["critic"], observations, actions).mean(axis=0))
 
     return act

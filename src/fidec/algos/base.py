@@ -18,6 +18,14 @@ from fidec.errors import ConfigError
 from fidec.types import ArrayLike, Batch, Metrics, PRNGKey, Spec
 
 ENTRY_POINTS = "fidec.algos"
+# Metrics of every method; the last two only where there is a critic.
+COMMON_LOGS = {
+    "loss": "the sum of all losses",
+    "NAME_loss": "the loss of each module",
+    "grad_norm/NAME": "the norm of its gradient",
+    "q_data": "mean of Q at the data's actions",
+    "td_target": "mean of the critic's target",
+}
 PRESETS = ("recommended", "paper", "released")
 
 
@@ -87,7 +95,8 @@ class Method:
     """An entry of the register: how to configure and make an algorithm.
 
     `presets` maps a preset's name to the fields in which it differs from the defaults of `config`; the
-    defaults are the preset `recommended`.
+    defaults are the preset `recommended`. `logs` says what each metric means, besides those that all methods log
+    (`COMMON_LOGS`).
     """
 
     name: str
@@ -95,6 +104,8 @@ class Method:
     config: type
     make: Callable[[Any, Spec], Algorithm]
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    logs: Mapping[str, str] = field(default_factory=dict)
+    returns: bool = False  # whether `update` reads `batch.returns`, at the discount of its configuration
 
     def configure(self, preset: str = "recommended", **fields: Any) -> Any:
         """The configuration of a preset, with `fields` changed."""

@@ -26,8 +26,7 @@ class BCConfig(backbone.NetworkConfig):
 
 
 def make(config: BCConfig, spec: Spec) -> Algorithm:
-    backbone.require_flat(spec)
-    actor: Any = nn.Actor(config.hidden, spec.action_dim)
+    actor: Any = nn.Actor(config.hidden, spec.action_dim, encoder=backbone.encoder(spec))
     adam = optax.adam(config.learning_rate)
 
     def init(key: PRNGKey) -> State:

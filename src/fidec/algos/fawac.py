@@ -36,10 +36,10 @@ class FAWACConfig(backbone.FlowConfig):
 
 
 def make(config: FAWACConfig, spec: Spec) -> Algorithm:
-    backbone.require_flat(spec)
-    critic: Any = nn.Critic(config.hidden)
-    value: Any = nn.Value(config.hidden)
-    policy = backbone.FlowPolicy(config.hidden, spec.action_dim, config.flow_steps)
+    encoder = backbone.encoder(spec)
+    critic: Any = nn.Critic(config.hidden, encoder=encoder)
+    value: Any = nn.Value(config.hidden, encoder=encoder)
+    policy = backbone.FlowPolicy(config.hidden, spec, config.flow_steps)
     adam = optax.adam(config.learning_rate)
 
     def init(key: PRNGKey) -> State:
@@ -73,7 +73,7 @@ def make(config: FAWACConfig, spec: Spec) -> Algorithm:
     return Algorithm(
         init,
         update,
-        backbone.flow_act("fawac", critic, policy, spec.action_dim),
+        backbone.flow_act("fawac", critic, policy, spec),
         lambda state: backbone.acting(state, "critic", "flow"),
     )
 

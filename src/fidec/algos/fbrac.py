@@ -32,9 +32,9 @@ class FBRACConfig(backbone.FlowConfig):
 
 
 def make(config: FBRACConfig, spec: Spec) -> Algorithm:
-    backbone.require_flat(spec)
-    critic: Any = nn.Critic(config.hidden)
-    policy = backbone.FlowPolicy(config.hidden, spec.action_dim, config.flow_steps)
+    encoder = backbone.encoder(spec)
+    critic: Any = nn.Critic(config.hidden, encoder=encoder)
+    policy = backbone.FlowPolicy(config.hidden, spec, config.flow_steps)
     adam = optax.adam(config.learning_rate)
 
     def init(key: PRNGKey) -> State:
@@ -63,7 +63,7 @@ def make(config: FBRACConfig, spec: Spec) -> Algorithm:
     return Algorithm(
         init,
         update,
-        backbone.flow_act("fbrac", critic, policy, spec.action_dim),
+        backbone.flow_act("fbrac", critic, policy, spec),
         lambda state: backbone.acting(state, "critic", "flow"),
     )
 

@@ -41,16 +41,15 @@ class FQLConfig(backbone.FlowConfig):
 
 
 def make(config: FQLConfig, spec: Spec) -> Algorithm:
-    backbone.require_flat(spec)
-    d = spec.action_dim
-    critic: Any = nn.Critic(config.hidden)
-    student: Any = nn.ResidualMap(config.hidden, d)
-    teacher = backbone.FlowPolicy(config.hidden, d, config.flow_steps)
+    encoder = backbone.encoder(spec)
+    critic: Any = nn.Critic(config.hidden, encoder=encoder)
+    student: Any = nn.ResidualMap(config.hidden, spec.action_dim, encoder=encoder)
+    teacher = backbone.FlowPolicy(config.hidden, spec, config.flow_steps)
     adam = optax.adam(config.learning_rate)
 
     def one_step(params, observations, noise):
         """mu_omega(s, z), not clipped."""
-        return student.apply(params, backbone.beside(observations, noise), noise)
+        return student.apply(params, observations, noise)
 
     def init(key: PRNGKey) -> State:
         networks = {"critic": (critic, "sa"), "flow": (teacher.network, "sat"), "policy": (student, "sa")}
@@ -81,9 +80,9 @@ def make(config: FQLConfig, spec: Spec) -> Algorithm:
         return backbone.descend(state, losses, adam, config.target_rate)
 
     def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
-        noise = jax.random.normal(key, (candidates, *observations.shape[:-1], d))
+        noise = backbone.noise_for(key, observations, spec, candidates)
         actions = jnp.clip(one_step(state.params["policy"], observations, noise), -1.0, 1.0)
-        q = critic.apply(state.params["critic"], backbone.beside(observations, actions), actions).mean(axis=0)
+        q = critic.apply(state.params["critic"], observations, actions).mean(axis=0)
         best = policies.best_of(actions, q)
         if not return_base:
             return best

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import optax
 
 from fidec import nn
@@ -37,10 +36,10 @@ class IFQLConfig(ExpectileConfig):
 
 
 def make(config: IFQLConfig, spec: Spec) -> Algorithm:
-    backbone.require_flat(spec)
-    critic: Any = nn.Critic(config.hidden)
-    value: Any = nn.Value(config.hidden)
-    behaviour = backbone.FlowPolicy(config.hidden, spec.action_dim, config.flow_steps)
+    encoder = backbone.encoder(spec)
+    critic: Any = nn.Critic(config.hidden, encoder=encoder)
+    value: Any = nn.Value(config.hidden, encoder=encoder)
+    behaviour = backbone.FlowPolicy(config.hidden, spec, config.flow_steps)
     adam = optax.adam(config.learning_rate)
 
     def init(key: PRNGKey) -> State:
@@ -56,9 +55,9 @@ def make(config: IFQLConfig, spec: Spec) -> Algorithm:
 
     def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
         number = candidates if candidates > 1 else config.samples
-        noise = jax.random.normal(key, (number, *observations.shape[:-1], spec.action_dim))
+        noise = backbone.noise_for(key, observations, spec, number)
         drawn = behaviour.sample(state.params["flow"], observations, noise)
-        q = critic.apply(state.params["critic"], backbone.beside(observations, drawn), drawn).min(axis=0)
+        q = critic.apply(state.params["critic"], observations, drawn).min(axis=0)
         best = policies.best_of(drawn, q)
         return (best, drawn[0]) if return_base else best  # the first draw is what the behaviour would have done
 

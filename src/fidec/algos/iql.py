@@ -62,10 +62,10 @@ def value_losses(config: ExpectileConfig, critic: Any, value: Any, target: Any, 
 
 
 def make(config: IQLConfig, spec: Spec) -> Algorithm:
-    backbone.require_flat(spec)
-    actor: Any = nn.Actor(config.hidden, spec.action_dim)
-    critic: Any = nn.Critic(config.hidden)
-    value: Any = nn.Value(config.hidden)
+    encoder = backbone.encoder(spec)
+    actor: Any = nn.Actor(config.hidden, spec.action_dim, encoder=encoder)
+    critic: Any = nn.Critic(config.hidden, encoder=encoder)
+    value: Any = nn.Value(config.hidden, encoder=encoder)
     adam = optax.adam(config.learning_rate)
 
     def init(key: PRNGKey) -> State:

@@ -50,9 +50,9 @@ class ReBRACConfig(backbone.ValueConfig):
 
 
 def make(config: ReBRACConfig, spec: Spec) -> Algorithm:
-    backbone.require_flat(spec)
-    actor: Any = nn.Actor(config.hidden, spec.action_dim)
-    critic: Any = nn.Critic(config.hidden)
+    encoder = backbone.encoder(spec)
+    actor: Any = nn.Actor(config.hidden, spec.action_dim, encoder=encoder)
+    critic: Any = nn.Critic(config.hidden, encoder=encoder)
     adam = optax.adam(config.learning_rate)
 
     def init(key: PRNGKey) -> State:

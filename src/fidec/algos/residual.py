@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +27,7 @@ from fidec import nn
 from fidec.algos import backbone
 from fidec.algos.base import Algorithm, State
 from fidec.errors import ConfigError
-from fidec.ops import dual, flow, policies, values
+from fidec.ops import dual, policies, values
 from fidec.optim import ClipScope, clip_gradients, polyak, step
 from fidec.types import Batch, Metrics, Params, PRNGKey, Spec
 
@@ -80,49 +81,28 @@ def make(config: ResidualConfig, spec: Spec, penalty: Penalty) -> Algorithm:
 
     `params["multiplier"]` is log lambda, or lambda itself if the dual is projected.
     """
-    backbone.require_flat(spec)
+    encoder = backbone.encoder(spec)
     d = spec.action_dim
-    networks = {
-        "critic": nn.Critic(config.hidden),
-        "flow": nn.VelocityField(config.hidden, d),
-        "residual": nn.ResidualMap(config.hidden, d),
-    }
+    critic: Any = nn.Critic(config.hidden, encoder=encoder)
+    residual: Any = nn.ResidualMap(config.hidden, d, encoder)
+    behaviour = backbone.FlowPolicy(config.hidden, spec, config.flow_steps, clip=config.clip_actions)
     adam = optax.adam(config.learning_rate)
     learned = MODULES if config.dual == "log" else MODULES[:-1]
 
     def clip(actions):
         return jnp.clip(actions, -1.0, 1.0) if config.clip_actions else actions
 
-    def velocity_at(params: Params, observations) -> flow.Velocity:
-        """The velocity field of these states; x may carry further leading axes."""
-
-        def velocity(x, t):
-            return networks["flow"].apply(params, backbone.beside(observations, x), x, t)
-
-        return velocity
-
-    def behave(params: Params, observations, noise):
-        """a_0 = mu_beta(s, z)."""
-        return clip(flow.sample(velocity_at(params, observations), noise, config.flow_steps))
-
     def refine(params: Params, observations, base):
         """(delta, a_0 + delta)."""
-        displacement = networks["residual"].apply(params, backbone.beside(observations, base), base)
+        displacement = residual.apply(params, observations, base)
         return displacement, clip(base + displacement)
-
-    def critic(params: Params, observations, actions):
-        return networks["critic"].apply(params, backbone.beside(observations, actions), actions)
 
     def multiplier_of(params):
         return jnp.exp(params["multiplier"]) if config.dual == "log" else params["multiplier"]
 
     def init(key: PRNGKey) -> State:
-        observation, action = jnp.zeros((1, *spec.observation_shape)), jnp.zeros((1, d))
-        inputs = {"critic": (action,), "flow": (action, action[:, :1]), "residual": (action,)}
-        keys = jax.random.split(key, len(inputs))
-        params = {
-            name: networks[name].init(k, observation, *inputs[name]) for name, k in zip(inputs, keys, strict=True)
-        }
+        networks = {"critic": (critic, "sa"), "flow": (behaviour.network, "sat"), "residual": (residual, "sa")}
+        params = backbone.init_modules(key, networks, spec)
         # A Python float would be weakly typed: the second call of a jitted update would compile once more.
         start = jnp.asarray(config.multiplier_init, jnp.float32)
         params["multiplier"] = jnp.log(start) if config.dual == "log" else start
@@ -137,34 +117,35 @@ def make(config: ResidualConfig, spec: Spec, penalty: Penalty) -> Algorithm:
         noise_key, flow_key, metric_key = jax.random.split(key, 3)
         rows = batch.actions.shape[0]
         # One solve serves s and s': twice the rows, half the launches.
-        both = jnp.concatenate([batch.observations, batch.next_observations])
-        base = behave(state.params["flow"], both, jax.random.normal(noise_key, (2 * rows, d)))
+        encode = partial(behaviour.encode, state.params["flow"])
+        both = jnp.concatenate([encode(batch.observations), encode(batch.next_observations)])
+        noise = jax.random.normal(noise_key, (2 * rows, d))
+        base = behaviour.sample(state.params["flow"], both, noise, encoded=True)
         base, next_base = jax.lax.stop_gradient((base[:rows], base[rows:]))
 
         def critic_loss(critic_params, params):
             _, next_actions = refine(params["residual"], batch.next_observations, next_base)
-            next_q = critic(state.target, batch.next_observations, next_actions)
+            next_q = critic.apply(state.target, batch.next_observations, next_actions)
             next_v = values.aggregate(next_q, config.q_aggregate)
             target = values.td_target(batch.rewards, batch.masks, next_v, config.discount)
-            q = critic(critic_params, batch.observations, batch.actions)
+            q = critic.apply(critic_params, batch.observations, batch.actions)
             loss = values.td_loss(q, target)
             return loss, {"critic_loss": loss, "q_data": q.mean(), "td_target": target.mean()}
 
         def flow_loss(flow_params, params):
-            velocity = velocity_at(flow_params, batch.observations)
-            loss = flow.matching_loss(velocity, batch.actions, flow_key)
+            loss = behaviour.loss(flow_params, batch.observations, batch.actions, flow_key)
             return loss, {"flow_loss": loss}
 
         def residual_loss(residual_params, params):
             displacement, actions = refine(residual_params, batch.observations, base)
-            q = critic(params["critic"], batch.observations, actions).mean(axis=0)
+            q = critic.apply(params["critic"], batch.observations, actions).mean(axis=0)
             scale = values.value_scale(q) if config.normalize_q else 1.0
             cost = penalty(
                 displacement,
                 base,
                 metric_key,
-                velocity=velocity_at(params["flow"], batch.observations),
-                sample=lambda noise: behave(params["flow"], batch.observations, noise),
+                velocity=behaviour.velocity(params["flow"], batch.observations),
+                sample=partial(behaviour.sample, params["flow"], batch.observations),
             ).mean()
             multiplier = jax.lax.stop_gradient(multiplier_of(params))
             loss = multiplier * cost - scale * q.mean()
@@ -210,11 +191,11 @@ def make(config: ResidualConfig, spec: Spec, penalty: Penalty) -> Algorithm:
         return State(params, target, optimiser, state.step + 1), metrics
 
     def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
-        noise = jax.random.normal(key, (candidates, *observations.shape[:-1], d))
-        base = behave(state.params["flow"], observations, noise)
+        noise = backbone.noise_for(key, observations, spec, candidates)
+        base = behaviour.sample(state.params["flow"], observations, noise)
         _, actions = refine(state.params["residual"], observations, base)
         if candidates > 1:
-            q = critic(state.params["critic"], observations, actions).mean(axis=0)
+            q = critic.apply(state.params["critic"], observations, actions).mean(axis=0)
             actions, base = policies.best_of(actions, q), policies.best_of(base, q)
         else:
             actions, base = actions[0], base[0]

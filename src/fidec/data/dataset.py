@@ -120,11 +120,27 @@ class OfflineDataset:
             digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
 
-    def batch(self) -> Batch:
-        """All transitions as one `fidec.types.Batch` (no copy)."""
+    def batch(self, discount: float | None = None) -> Batch:
+        """All transitions as one `fidec.types.Batch` (no copy), with returns if a discount is given."""
         from fidec.types import Batch
 
-        return Batch(**{key: getattr(self, key) for key in Batch._fields})
+        columns = {key: getattr(self, key) for key in Batch._fields if key != "returns"}
+        return Batch(**columns, returns=None if discount is None else self.returns(discount))
+
+    def returns(self, discount: float) -> np.ndarray:
+        """The discounted return from every row on: G = r + gamma m G', float32.
+
+        A trajectory that was cut off, not ended, is continued by its last reward for ever, G = r / (1 - gamma): so a
+        failure at -1 a step is worth what it would be without the time limit, and not more towards its end.
+        """
+        found = np.empty(self.size, np.float64)
+        after = 0.0
+        for i in range(self.size - 1, -1, -1):
+            if self.terminals[i]:
+                after = float(self.rewards[i]) / (1.0 - discount)
+            after = float(self.rewards[i]) + discount * float(self.masks[i]) * after
+            found[i] = after
+        return found.astype(np.float32)
 
 
 def episodes_of(terminals: np.ndarray) -> np.ndarray:

@@ -106,7 +106,7 @@ def check_finite(carry: Carry) -> None:
 
 def example_batch(data: Batch, batch_size: int) -> Batch:
     """Shapes of a batch, for tracing."""
-    return Batch(*(jax.ShapeDtypeStruct((batch_size, *x.shape[1:]), x.dtype) for x in data))
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((batch_size, *x.shape[1:]), x.dtype), data)
 
 
 class Pace:
