@@ -20,6 +20,7 @@ def fit(
     seed: int = 0,
     task: str | None = None,
     options: dict[str, Any] | None = None,
+    buffer: OfflineDataset | str | None = None,
     overwrite: bool = False,
     quiet: bool = False,
     **settings: Any,
@@ -27,8 +28,9 @@ def fit(
     """Train a method on a data set (or on a source such as "npz:mine.npz") and write a run directory.
 
     `options` are the method's (`{"budget": 0.01}`), `settings` any other field of `RunConfig` (`batch_size`,
-    `checkpoint_interval`, ...). With a `task` the policy is evaluated in that environment; without one no
-    environment is needed. `fidec.load_policy(result.policy)` gives the policy.
+    `checkpoint_interval`, ...). With a `buffer`, a second data set, half of each batch comes from it. With a `task`
+    the policy is evaluated in that environment; without one no environment is needed.
+    `fidec.load_policy(result.policy)` gives the policy.
     """
     resolved = resolve_options(algo, preset, task, **(options or {}))
     source = dataset if isinstance(dataset, str) else None
@@ -41,7 +43,9 @@ def fit(
         seed=seed,
         out=Path(out),
         options=resolved,
+        buffer=buffer if isinstance(buffer, str) else None,
         **settings,
     )
     loaded = load_dataset(dataset, cache_dir=config.data_dir) if isinstance(dataset, str) else dataset
-    return train(config, loaded, overwrite=overwrite, quiet=quiet)
+    given = None if isinstance(buffer, str) else buffer
+    return train(config, loaded, given, overwrite=overwrite, quiet=quiet)

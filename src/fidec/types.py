@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,7 +37,8 @@ class Spec:
     """What a method has to know of the data: shapes, and the user's own action units.
 
     Inside fidec actions lie in [-1, 1]. `action_low` and `action_high` are the bounds that -1 and 1 stand
-    for; None means that the data was in [-1, 1] already.
+    for; None means that the data was in [-1, 1] already. Of images `observation_shape` is what a method sees,
+    (height, width, channels) of `frame_stack` frames; a data set's own specification is that of single frames.
     """
 
     observation_shape: tuple[int, ...]
@@ -45,6 +46,24 @@ class Spec:
     observation_dtype: str = "float32"
     action_low: tuple[float, ...] | None = None
     action_high: tuple[float, ...] | None = None
+    frame_stack: int = 1
+
+    @property
+    def images(self) -> bool:
+        """Whether observations are images."""
+        return len(self.observation_shape) == 3
+
+    @property
+    def bounds(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """The lowest and the highest actions, in the units that the data came in."""
+        return self.action_low or (-1.0,) * self.action_dim, self.action_high or (1.0,) * self.action_dim
+
+    def stacked(self, count: int) -> Spec:
+        """What a method sees of this data if `count` frames make an observation; vectors stay as they are."""
+        if not self.images:
+            return self
+        *size, channels = self.observation_shape
+        return replace(self, observation_shape=(*size, count * channels), frame_stack=count)
 
     def to_user_units(self, actions: np.ndarray) -> np.ndarray:
         """Map actions from [-1, 1] to the units that the data came in."""

@@ -1,4 +1,7 @@
-"""Data: sources -> `OfflineDataset`, checks, and the cache of OGBench files. Nothing here imports jax."""
+"""Data: sources -> `OfflineDataset`, checks, and the cache of OGBench files.
+
+Nothing here imports jax but `replay` and `sampling`, which lay data on the device.
+"""
 
 from __future__ import annotations
 

@@ -133,13 +133,18 @@ class OfflineDataset:
         A trajectory that was cut off, not ended, is continued by its last reward for ever, G = r / (1 - gamma): so a
         failure at -1 a step is worth what it would be without the time limit, and not more towards its end.
         """
-        found = np.empty(self.size, np.float64)
-        after = 0.0
-        for i in range(self.size - 1, -1, -1):
-            if self.terminals[i]:
-                after = float(self.rewards[i]) / (1.0 - discount)
-            after = float(self.rewards[i]) + discount * float(self.masks[i]) * after
-            found[i] = after
+        if not 0 <= discount < 1:
+            raise DataError(f"{self.name}: returns need a discount in [0, 1), not {discount}.")
+        found = self.rewards.astype(np.float64)
+        decay = discount * self.masks.astype(np.float64)
+        carry = np.where(self.terminals, 0.0, decay)
+        found += np.where(self.terminals, decay * found / (1.0 - discount), 0.0)
+        # G_i = found_i + carry_i G_(i + ahead) holds all along; each round doubles `ahead`, until nothing is carried.
+        ahead = 1
+        while carry.any():
+            found[:-ahead] += carry[:-ahead] * found[ahead:]
+            carry[:-ahead] *= carry[ahead:]
+            ahead *= 2
         return found.astype(np.float32)
 
 

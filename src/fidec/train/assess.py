@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fidec import rng
 from fidec.envs.evaluate import compare
-from fidec.envs.make import find_task, make
+from fidec.envs.make import find_task
 from fidec.errors import ConfigError
 from fidec.train import files
 from fidec.train.config import RunConfig, resolve
-from fidec.train.evaluate import Evaluator
+from fidec.train.evaluate import Evaluator, environment
 from fidec.train.policy import Policy, lane_actor, load_policy
 from fidec.train.rundir import RunDirectory
 
@@ -102,4 +101,5 @@ class Assessment:
 
         key = rng.at(rng.stream(self.seed, "evaluate"), self.step)
         actor = lane_actor(self.policy.algorithm, self.policy.state, key, candidates=self.candidates)
-        record(partial(make, self.task), actor, Path(path), seed=self.seed, episodes=range(episodes))
+        make_env = environment(self.task, self.policy.spec)
+        record(make_env, actor, Path(path), seed=self.seed, episodes=range(episodes))

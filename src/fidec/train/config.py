@@ -25,6 +25,10 @@ class RunConfig:
     """recommended, paper (to the letter) or released (what the authors' code does)."""
     data: str | None = None
     """Data source: ogbench:ID, npz:PATH, hdf5:PATH or minari:ID. By default the task's own data."""
+    buffer: str | None = None
+    """Second data source. Half of each batch comes from it, as RLPD and Cal-QL mix offline and online experience."""
+    buffer_fraction: float = 0.5
+    """The buffer's share of each batch, rounded to whole transitions."""
     data_dir: Path | None = None
     """Where OGBench data files lie; by default the cache directory (`fidec doctor` shows it)."""
     steps: int = 1_000_000
@@ -33,6 +37,10 @@ class RunConfig:
     """Every random number is a function of this seed, a named stream and the step."""
     batch_size: int = 256
     """Transitions a step, drawn uniformly with replacement."""
+    frame_stack: int = 3
+    """Images only: successive frames that make an observation. 1 if the data's images are stacked already."""
+    augment: float = 0.5
+    """Images only: probability that a batch is shifted, each image by up to 3 pixels of its own."""
     out: Path | None = None
     """Run directory; by default runs/TASK/ALGO-PRESET/seedNNN."""
     log_interval: int = 1_000
@@ -55,7 +63,7 @@ class RunConfig:
     """Options of the method."""
 
     def __post_init__(self):
-        positive = ("steps", "batch_size", "eval_episodes", "candidates", "keep_checkpoints")
+        positive = ("steps", "batch_size", "frame_stack", "eval_episodes", "candidates", "keep_checkpoints")
         for name in (*positive, "log_interval", "checkpoint_interval"):
             _at_least(1, name, getattr(self, name))
         for name in ("seed", "eval_interval", "eval_envs"):
@@ -64,6 +72,10 @@ class RunConfig:
             raise ConfigError(f"seed must be below 2^32, not {self.seed}")
         if not self.eval_timeout > 0:
             raise ConfigError(f"eval_timeout must be positive, not {self.eval_timeout}")
+        if not 0 <= self.augment <= 1:
+            raise ConfigError(f"augment is a probability, in [0, 1], not {self.augment}")
+        if not 0 < self.buffer_fraction < 1:
+            raise ConfigError(f"buffer_fraction must lie strictly between 0 and 1, not {self.buffer_fraction}")
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, from which `from_json` makes an equal configuration."""
@@ -123,8 +135,19 @@ def resolve(config: RunConfig) -> RunConfig:
     out = config.out or Path("runs") / name / f"{config.algo}-{config.preset}" / f"seed{config.seed:03d}"
     envs = config.eval_envs or min(os.cpu_count() or 1, 8)
     data = config.data or (f"ogbench:{config.task.removeprefix('ogbench:')}" if config.task else None)
-    scheme, _, path = (data or "").partition(":")
-    if scheme in ("npz", "hdf5"):  # so that a run can be resumed from another directory
-        data = f"{scheme}:{Path(path).expanduser().absolute()}"
     data_dir = config.data_dir.expanduser().absolute() if config.data_dir else None
-    return dataclasses.replace(config, options=options, out=out, eval_envs=envs, data=data, data_dir=data_dir)
+    return dataclasses.replace(
+        config,
+        options=options,
+        out=out,
+        eval_envs=envs,
+        data=_absolute(data),
+        buffer=_absolute(config.buffer),
+        data_dir=data_dir,
+    )
+
+
+def _absolute(source: str | None) -> str | None:
+    """A data source that means the same in every directory, so that a run can be resumed from another one."""
+    scheme, _, path = (source or "").partition(":")
+    return f"{scheme}:{Path(path).expanduser().absolute()}" if scheme in ("npz", "hdf5") else source

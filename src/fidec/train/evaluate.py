@@ -6,15 +6,23 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from fidec import algos, rng
 from fidec.envs.evaluate import summarise
+from fidec.envs.frames import stacked
 from fidec.envs.make import make
 from fidec.envs.pool import EnvPool, Episode
 from fidec.errors import EnvError
 from fidec.train.policy import lane_actor
 from fidec.types import Spec
+
+
+def environment(task: str, spec: Spec) -> Callable[[], gymnasium.Env]:
+    """How to make the environment of a task, in any process, for a policy of this specification."""
+    single = partial(make, task)
+    return single if spec.frame_stack == 1 else partial(stacked, single, spec.frame_stack)
 
 
 class Evaluator:
@@ -36,7 +44,7 @@ class Evaluator:
     def start(self) -> EnvPool:
         """Start the environments, if they are not there yet, and check that they fit the data."""
         if self._pool is None:
-            self._pool = EnvPool(partial(make, self.task), self._envs, step_timeout=self._timeout)
+            self._pool = EnvPool(environment(self.task, self.spec), self._envs, step_timeout=self._timeout)
             _check_fit(self.task, self._pool, self.spec)
         return self._pool
 
@@ -79,8 +87,9 @@ def _check_fit(task: str, pool: EnvPool, spec: Spec) -> None:
         raise EnvError(
             f"{task} has observations {found[0]} and {found[1]}-dimensional actions, the data has {expected[0]} "
             f"and {expected[1]}: they do not belong together"
+            + (f" (with {spec.frame_stack} frames stacked)" if spec.frame_stack > 1 else "")
         )
-    low, high = spec.action_low or (-1.0,) * spec.action_dim, spec.action_high or (1.0,) * spec.action_dim
+    low, high = spec.bounds
     if not (np.allclose(low, pool.action_low) and np.allclose(high, pool.action_high)):
         raise EnvError(
             f"{task} takes actions from {pool.action_low} to {pool.action_high}, the data from {list(low)} to "

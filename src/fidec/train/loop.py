@@ -22,6 +22,7 @@ import numpy as np
 
 from fidec import rng
 from fidec.algos import Algorithm
+from fidec.data.sampling import PLAIN, Drawable, Sampling, draw
 from fidec.errors import NonFiniteError
 from fidec.types import Batch
 
@@ -52,20 +53,18 @@ def start(algorithm: Algorithm, seed: int, batch: Batch) -> Carry:
     )
 
 
-def make_steps(algorithm: Algorithm, seed: int, batch_size: int) -> Any:
+def make_steps(algorithm: Algorithm, seed: int, batch_size: int, sampling: Sampling = PLAIN) -> Any:
     """steps(carry, data, first, last) -> carry: the updates first, ..., last - 1, as one jitted loop.
 
-    The carry is donated: its buffers are reused, and the caller's copy must not be used again.
+    `data` is anything that `draw` takes: a source, a mixture, or simply a Batch of all transitions. The carry is
+    donated: its buffers are reused, and the caller's copy must not be used again.
     """
     batch_key, update_key = rng.stream(seed, "batch"), rng.stream(seed, "update")
 
     @partial(jax.jit, donate_argnums=0)
-    def steps(carry: Carry, data: Batch, first: jax.Array, last: jax.Array) -> Carry:
-        size = data.rewards.shape[0]
-
+    def steps(carry: Carry, data: Drawable, first: jax.Array, last: jax.Array) -> Carry:
         def body(step, carry: Carry) -> Carry:
-            rows = jax.random.randint(rng.at(batch_key, step), (batch_size,), 0, size)
-            batch = jax.tree.map(lambda array: array[rows], data)
+            batch = draw(data, rng.at(batch_key, step), batch_size, sampling)
             state, metrics = algorithm.update(carry.state, batch, rng.at(update_key, step))
             sums = {name: carry.sums[name] + metrics[name] for name in metrics}
             bad = {
@@ -104,9 +103,9 @@ def check_finite(carry: Carry) -> None:
         )
 
 
-def example_batch(data: Batch, batch_size: int) -> Batch:
+def example_batch(data: Drawable, batch_size: int, sampling: Sampling = PLAIN) -> Batch:
     """Shapes of a batch, for tracing."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((batch_size, *x.shape[1:]), x.dtype), data)
+    return jax.eval_shape(lambda data, key: draw(data, key, batch_size, sampling), data, rng.stream(0, "batch"))
 
 
 class Pace:
@@ -153,7 +152,7 @@ def catch_signals() -> Iterator[Signals]:
 def run_to(
     steps: Callable,
     carry: Carry,
-    data: Batch,
+    data: Drawable,
     first: int,
     last: int,
     pace: Pace,

@@ -8,14 +8,19 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fidec import algos
 from fidec.data import OfflineDataset, load_dataset
+from fidec.data.sampling import parts
 from fidec.envs.make import find_task
 from fidec.errors import ConfigError, FidecError, RunError
 from fidec.train import loop
 from fidec.train.config import RunConfig, resolve
 from fidec.train.rundir import RunDirectory
 from fidec.train.session import Session
+
+_ARRAYS = "arrays:"  # instead of a source: the buffer was given in Python, and only Python can give it again
 
 
 class Preempted(RunError):
@@ -39,28 +44,33 @@ class Result(NamedTuple):
 def train(
     config: RunConfig,
     dataset: OfflineDataset | None = None,
+    buffer: OfflineDataset | None = None,
     *,
     overwrite: bool = False,
     quiet: bool = False,
 ) -> Result:
-    """Start a run in a new directory and see it through."""
+    """Start a run in a new directory and see it through. Data sets that are not given are loaded."""
     own_arrays = dataset is not None and config.data is None  # not the task's data, which a resume would load
     config = resolve(config)
     if own_arrays:
         config = dataclasses.replace(config, data=None)
+    if buffer is not None and config.buffer is None:
+        config = dataclasses.replace(config, buffer=f"{_ARRAYS}{buffer.name}")
     assert config.out is not None
     if config.task is not None:
         find_task(config.task)
-    dataset = dataset if dataset is not None else _load(config)  # before the directory: a wrong id leaves none
-    algos.get(config.algo).make(config.options, dataset.spec)
+    # All this before the directory is made: a wrong id leaves none.
+    dataset, buffer = _load(config, dataset, buffer)
+    algos.get(config.algo).make(config.options, dataset.spec.stacked(config.frame_stack))
     with RunDirectory.create(config.out, overwrite=overwrite) as directory:
         directory.write_config(config.to_json())
-        return _train(config, dataset, directory, quiet)
+        return _train(config, dataset, buffer, directory, quiet)
 
 
 def resume(
     path: str | Path,
     dataset: OfflineDataset | None = None,
+    buffer: OfflineDataset | None = None,
     *,
     steps: int | None = None,
     quiet: bool = False,
@@ -78,24 +88,68 @@ def resume(
             raise RunError(
                 f"{path} was trained on arrays given in Python: resume it there, with fidec.resume(path, dataset)"
             )
-        dataset = dataset if dataset is not None else _load(config)
-        _check_same_data(directory, dataset)
+        if buffer is None and (config.buffer or "").startswith(_ARRAYS):
+            raise RunError(
+                f"the buffer of {path} was given in Python: resume it there, with fidec.resume(path, dataset, buffer)"
+            )
+        if buffer is not None and config.buffer is None:
+            raise RunError(f"{path} was trained on one data set: it cannot go on with a buffer. Start a new run.")
+        dataset, buffer = _load(config, dataset, buffer)
+        _check_same_data(directory, "dataset", dataset)
+        if buffer is not None:
+            _check_same_data(directory, "buffer", buffer)
         directory.write_config(config.to_json())
-        return _train(config, dataset, directory, quiet)
+        return _train(config, dataset, buffer, directory, quiet)
 
 
-def _load(config: RunConfig) -> OfflineDataset:
-    if config.data is None:
-        raise ConfigError("nothing to train on: name a --task, or a data source with --data (npz:PATH, ...)")
-    return load_dataset(config.data, cache_dir=config.data_dir)
+def _load(
+    config: RunConfig, dataset: OfflineDataset | None, buffer: OfflineDataset | None
+) -> tuple[OfflineDataset, OfflineDataset | None]:
+    """The data sets of a run, loaded where they are not given, and checked to fit each other."""
+    if dataset is None:
+        if config.data is None:
+            raise ConfigError("nothing to train on: name a --task, or a data source with --data (npz:PATH, ...)")
+        dataset = load_dataset(config.data, cache_dir=config.data_dir)
+    if buffer is None and config.buffer is not None:
+        buffer = load_dataset(config.buffer, cache_dir=config.data_dir)
+    if buffer is not None:
+        parts(config.batch_size, config.buffer_fraction)
+        _check_agree(dataset, buffer)
+    return dataset, buffer
 
 
-def _train(config: RunConfig, dataset: OfflineDataset, directory: RunDirectory, quiet: bool) -> Result:
+def _check_agree(dataset: OfflineDataset, buffer: OfflineDataset) -> None:
+    ours, theirs = dataset.spec, buffer.spec
+    found = [
+        f"{name} {getattr(ours, field)} and {getattr(theirs, field)}"
+        for name, field in (
+            ("observations of shape", "observation_shape"),
+            ("observations of type", "observation_dtype"),
+            ("action dimensions", "action_dim"),
+        )
+        if getattr(ours, field) != getattr(theirs, field)
+    ]
+    if ours.action_dim == theirs.action_dim and not np.allclose(ours.bounds, theirs.bounds):
+        found.append(f"action bounds {ours.bounds} and {theirs.bounds}")
+    if found:
+        raise ConfigError(
+            f"{dataset.source} and the buffer {buffer.source} cannot be mixed: they have {'; '.join(found)}. "
+            "Both must come from the same task."
+        )
+
+
+def _train(
+    config: RunConfig,
+    dataset: OfflineDataset,
+    buffer: OfflineDataset | None,
+    directory: RunDirectory,
+    quiet: bool,
+) -> Result:
     step = 0
     try:
         with ExitStack() as stack:
             signals = stack.enter_context(loop.catch_signals())
-            run = Session(config, dataset, directory, stack, signals, quiet)
+            run = Session(config, dataset, buffer, directory, stack, signals, quiet)
             step = run.step
             if run.evaluator is not None and not run.done:
                 run.evaluator.start()  # now, not after an hour, is the time to learn that they do not work
@@ -120,12 +174,12 @@ def _train(config: RunConfig, dataset: OfflineDataset, directory: RunDirectory, 
     return Result(directory.path, step, run.evaluation)
 
 
-def _check_same_data(directory: RunDirectory, dataset: OfflineDataset) -> None:
+def _check_same_data(directory: RunDirectory, kind: str, dataset: OfflineDataset) -> None:
     if not directory.environment.exists():
         return
-    recorded = (directory.read_environment().get("dataset") or {}).get("sha256")
+    recorded = (directory.read_environment().get(kind) or {}).get("sha256")
     if recorded is not None and recorded != dataset.sha256:
         raise RunError(
-            f"{directory.path} was trained on other data: its SHA-256 was {recorded[:12]}…, that of "
+            f"{directory.path} was trained on other data: the SHA-256 of its {kind} was {recorded[:12]}…, that of "
             f"{dataset.source} is now {dataset.sha256[:12]}…. Restore the data, or start a new run."
         )

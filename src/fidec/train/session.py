@@ -9,12 +9,11 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fidec import algos
 from fidec.data import OfflineDataset
+from fidec.data.sampling import Drawable, Mixture, Sampling, source_of
 from fidec.errors import EnvError
 from fidec.train import files, loop, versions
 from fidec.train.checkpoint import Checkpoints
@@ -37,17 +36,19 @@ class Session:
         self,
         config: RunConfig,
         dataset: OfflineDataset,
+        buffer: OfflineDataset | None,
         directory: RunDirectory,
         stack: ExitStack,
         signals: loop.Signals,
         quiet: bool,
     ):
         self.config, self.directory, self.signals = config, directory, signals
-        self.spec = dataset.spec
+        self.spec = dataset.spec.stacked(config.frame_stack)
         self.algorithm = algos.get(config.algo).make(config.options, self.spec)
         self.dataset_name = dataset.name
-        self.data = jax.tree.map(jnp.asarray, dataset.batch())
-        batch = loop.example_batch(self.data, config.batch_size)
+        self.sampling = Sampling.of(dataset.spec, config.frame_stack, config.augment, config.buffer_fraction)
+        self.data = self._on_device(dataset, buffer)
+        batch = loop.example_batch(self.data, config.batch_size, self.sampling)
 
         self.progress = Progress(config.steps) if not quiet else None
         self.checkpoints = Checkpoints(directory.checkpoints, config.keep_checkpoints, warn=self.message)
@@ -71,12 +72,21 @@ class Session:
             self.message(f"resumed {directory.path} at step {self.step}")
             self._save_policy()  # the kill may have come between the checkpoint and its policy
 
-        self._write_environment(versions.environment(_facts(dataset)))
+        now = versions.environment(_facts(dataset))
+        self._write_environment(now if buffer is None else {**now, "buffer": _facts(buffer)})
         directory.write_status("running", self.step)
         self.evaluator = self._make_evaluator(stack)
         self.pace = loop.Pace()
         self.steps: Callable | None = None  # compiled when first needed
         self.mark = (time.perf_counter(), self.step)
+
+    def _on_device(self, dataset: OfflineDataset, buffer: OfflineDataset | None) -> Drawable:
+        """What batches are drawn from, with the columns that the method reads."""
+        discount = self.config.options.discount if algos.get(self.config.algo).returns else None
+        source = source_of(dataset, self.sampling.frame_stack, discount)
+        if buffer is None:
+            return source
+        return Mixture(source, source_of(buffer, self.sampling.frame_stack, discount))
 
     def _make_evaluator(self, stack: ExitStack) -> Evaluator | None:
         config = self.config
@@ -155,7 +165,7 @@ class Session:
 
     def _compile(self) -> Callable:
         before = time.perf_counter()
-        jitted = loop.make_steps(self.algorithm, self.config.seed, self.config.batch_size)
+        jitted = loop.make_steps(self.algorithm, self.config.seed, self.config.batch_size, self.sampling)
         compiled = jitted.lower(self.carry, self.data, np.int32(0), np.int32(1)).compile()
         seconds = time.perf_counter() - before
         self.log.time(self.step, {"time/compile": seconds})

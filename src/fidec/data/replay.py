@@ -1,0 +1,83 @@
+"""A replay buffer: a ring of transitions as a pytree, so that it lives inside compiled loops and checkpoints.
+
+The newest transition overwrites the oldest one. A buffer that starts with N offline rows keeps them only as long as
+there are free slots after them. With capacity N + 1, which the FQL code gives to the data sets of two million rows,
+the second transition that is added already takes the place of the first offline row.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+
+from fidec.errors import ConfigError, DataError
+from fidec.types import ArrayLike, Batch, PRNGKey
+
+
+class Replay(NamedTuple):
+    """A ring of `capacity` slots. The first `filled` hold transitions; the one at `position` is written next."""
+
+    rows: Batch
+    position: ArrayLike
+    filled: ArrayLike
+
+    @property
+    def capacity(self) -> int:
+        return self.rows.rewards.shape[0]
+
+
+def empty(example: Batch, capacity: int) -> Replay:
+    """A buffer without transitions, for rows like those of `example` (arrays, or their shapes, of any length)."""
+    if capacity < 1:
+        raise ConfigError(f"the capacity of a replay buffer must be at least 1, not {capacity}")
+    rows = jax.tree.map(lambda x: jnp.zeros((capacity, *x.shape[1:]), x.dtype), example)
+    return Replay(rows, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
+
+
+def of(batch: Batch, capacity: int) -> Replay:
+    """A buffer that starts with all rows of `batch`, the first of them the oldest, and free slots after them."""
+    count = batch.rewards.shape[0]
+    if capacity < count:
+        raise ConfigError(f"a replay buffer of capacity {capacity} cannot start with {count} transitions")
+    return add(empty(batch, capacity), jax.tree.map(jnp.asarray, batch))
+
+
+def size(replay: Replay) -> ArrayLike:
+    """How many transitions it holds."""
+    return replay.filled
+
+
+def add(replay: Replay, transitions: Batch) -> Replay:
+    """Append rows, in their order; of more rows than the capacity the last ones stay. Works inside jit."""
+    _check_rows(replay.rows, transitions)
+    count, capacity = transitions.rewards.shape[0], replay.capacity
+    skipped = max(0, count - capacity)
+    slots = (replay.position + jnp.arange(skipped, count, dtype=jnp.int32)) % capacity
+    rows = jax.tree.map(
+        lambda slot, new: slot.at[slots].set(jnp.asarray(new, slot.dtype)[skipped:], unique_indices=True),
+        replay.rows,
+        transitions,
+    )
+    return Replay(rows, (replay.position + count) % capacity, jnp.minimum(replay.filled + count, capacity))
+
+
+def sample(replay: Replay, key: PRNGKey, count: int) -> Batch:
+    """`count` rows, uniform with replacement over what is filled: a function of the key alone.
+
+    An empty buffer is refused where its size can be seen. Inside jit it cannot, and the rows are zeros: add first.
+    """
+    if not isinstance(replay.filled, Tracer) and int(replay.filled) == 0:
+        raise DataError("the replay buffer is empty: add transitions before sampling")
+    rows = jax.random.randint(key, (count,), 0, replay.filled)
+    return jax.tree.map(lambda slot: slot[rows], replay.rows)
+
+
+def _check_rows(slots: Batch, rows: Batch) -> None:
+    """Refuse rows of another shape, which would be broadcast in silence."""
+    for name, slot, new in zip(Batch._fields, slots, rows, strict=True):
+        held, found = (None if x is None else tuple(x.shape[1:]) for x in (slot, new))
+        if held != found:
+            raise ConfigError(f"the replay buffer holds {name} of shape {held}, the new transitions have {found}")

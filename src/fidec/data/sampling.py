@@ -1,0 +1,114 @@
+"""What a training loop draws its batches from: transitions on the device, of one data set or of two.
+
+A batch is a pure function of (source, key), so a run needs no state of a sampler. Images are stored as single frames;
+they are stacked and shifted as they are drawn. The row indices never depend on whether that is done.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fidec import rng
+from fidec.data import replay
+from fidec.data.dataset import OfflineDataset
+from fidec.data.replay import Replay
+from fidec.errors import ConfigError
+from fidec.ops import images
+from fidec.types import ArrayLike, Batch, PRNGKey, Spec
+
+# Positions below a step's key. Small numbers will not do: `jax.random.split` counts with them.
+_SECOND, _SHIFT = zlib.crc32(b"second"), zlib.crc32(b"shift")
+
+
+class Source(NamedTuple):
+    """Transitions of whole trajectories in time order; `starts[t]` is the first row of the trajectory of row t."""
+
+    rows: Batch
+    starts: ArrayLike | None = None  # only needed to stack frames
+
+
+class Mixture(NamedTuple):
+    """Two sources, of which each batch takes its share: first the offline rows, then those of the second."""
+
+    offline: Source | Batch
+    second: Source | Batch | Replay
+
+
+Drawable = Source | Mixture | Replay | Batch  # a bare Batch is a Source whose trajectories are not known
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How batches are drawn: everything about it that is static."""
+
+    frame_stack: int = 1
+    """Frames that make an observation."""
+    augment: float = 0.0
+    """Probability that a batch of images is shifted."""
+    fraction: float = 0.5
+    """Share of the second source in a mixture."""
+
+    @classmethod
+    def of(cls, spec: Spec, frame_stack: int, augment: float, fraction: float) -> Sampling:
+        """For data of this specification: vectors are neither stacked nor shifted."""
+        return cls(frame_stack, augment, fraction) if spec.images else cls(fraction=fraction)
+
+
+PLAIN = Sampling()  # rows as they are stored
+
+
+def source_of(dataset: OfflineDataset, frame_stack: int = 1, discount: float | None = None) -> Source:
+    """A data set on the device, with returns if a discount is given."""
+    rows = jax.tree.map(jnp.asarray, dataset.batch(discount))
+    if frame_stack == 1:
+        return Source(rows)
+    first, stop = dataset.episodes.T
+    return Source(rows, jnp.asarray(np.repeat(first, stop - first).astype(np.int32)))
+
+
+def parts(count: int, fraction: float) -> tuple[int, int]:
+    """How many of `count` rows come from the offline source and how many from the second."""
+    second = round(count * fraction)
+    if not 0 < second < count:
+        raise ConfigError(f"a batch of {count} rows cannot be shared by two data sets at buffer_fraction {fraction}")
+    return count - second, second
+
+
+def draw(source: Drawable, key: PRNGKey, count: int, settings: Sampling = PLAIN) -> Batch:
+    """`count` transitions, uniform with replacement over each source."""
+    if isinstance(source, Mixture):
+        first, second = parts(count, settings.fraction)
+        drawn = (
+            _rows(source.offline, key, first, settings.frame_stack),
+            _rows(source.second, rng.at(key, _SECOND), second, settings.frame_stack),
+        )
+        batch = jax.tree.map(lambda *each: jnp.concatenate(each), *drawn)
+    else:
+        batch = _rows(source, key, count, settings.frame_stack)
+    if settings.augment == 0:
+        return batch
+    observed = (batch.observations, batch.next_observations)
+    seen, following = images.random_shift(rng.at(key, _SHIFT), observed, settings.augment)
+    return batch._replace(observations=seen, next_observations=following)
+
+
+def _rows(source: Source | Batch | Replay, key: PRNGKey, count: int, frame_stack: int) -> Batch:
+    if isinstance(source, Replay):
+        if frame_stack > 1:
+            raise ConfigError("a replay buffer does not know its trajectories: store stacked frames, frame_stack 1")
+        return replay.sample(source, key, count)
+    data, starts = (source, None) if isinstance(source, Batch) else source
+    rows = jax.random.randint(key, (count,), 0, data.rewards.shape[0])
+    if frame_stack == 1:
+        return jax.tree.map(lambda array: array[rows], data)
+    if starts is None:
+        raise ConfigError("frames cannot be stacked without the starts of trajectories: use sampling.source_of")
+    batch = jax.tree.map(lambda array: array[rows], data._replace(observations=None))
+    seen = images.stack(data.observations, rows, starts, frame_stack)
+    return batch._replace(observations=seen, next_observations=images.push(seen, batch.next_observations))

@@ -1,0 +1,61 @@
+"""Images in a batch: stacking frames, and random shifts.
+
+An image is (height, width, channels). Frames are stacked along the channels, the oldest first.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, Shaped
+
+from fidec.types import PRNGKey
+
+PADDING = 3  # pixels on each side: shifts of at most so many
+
+
+def stack(
+    frames: Shaped[Array, "n h w c"], rows: Int[Array, "b"], starts: Int[Array, "n"], count: int
+) -> Shaped[Array, "b h w m"]:
+    """[o_{t-count+1}, ..., o_t] for each row t; before row `starts[t]`, its trajectory's first, that one repeats."""
+    first = starts[rows]
+    return jnp.concatenate([frames[jnp.maximum(rows - i, first)] for i in reversed(range(count))], axis=-1)
+
+
+def push(stacked: Shaped[Array, "*b h w m"], frame: Shaped[Array, "*b h w c"]) -> Shaped[Array, "*b h w m"]:
+    """The stack one step later: the oldest frame falls out, `frame` comes last."""
+    return jnp.concatenate([stacked[..., frame.shape[-1] :], frame], axis=-1)
+
+
+def shift(
+    images: Shaped[Array, "b h w c"], offsets: Int[Array, "b 2"], padding: int = PADDING
+) -> Shaped[Array, "b h w c"]:
+    """Each image padded by its own edge and cut out again at the row and column of its offset.
+
+    At (padding, padding) nothing changes. The edge is repeated by clipping indices: no padded copy is made.
+    """
+
+    def one(image: Array, offset: Array) -> Array:
+        rows, columns = (
+            jnp.clip(jnp.arange(length) + offset[axis] - padding, 0, length - 1)
+            for axis, length in enumerate(image.shape[:2])
+        )
+        return image[rows][:, columns]
+
+    return jax.vmap(one)(images, offsets)
+
+
+def random_shift(
+    key: PRNGKey, images: tuple[Shaped[Array, "b h w c"], ...], probability: float, padding: int = PADDING
+) -> tuple[Shaped[Array, "b h w c"], ...]:
+    """Shift row i of all `images` by one offset, uniform in {0, ..., 2 padding}^2; or, by one coin, none of them."""
+    if probability <= 0:
+        return images
+    coin_key, offset_key = jax.random.split(key)
+    offsets = jax.random.randint(offset_key, (images[0].shape[0], 2), 0, 2 * padding + 1)
+    return jax.lax.cond(
+        jax.random.bernoulli(coin_key, probability),
+        lambda images: tuple(shift(each, offsets, padding) for each in images),
+        lambda images: images,
+        images,
+    )

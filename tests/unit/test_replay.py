@@ -1,0 +1,147 @@
+"""The replay buffer is a ring: it behaves as a deque of bounded length, inside compiled programs too."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fidec import rng
+from fidec.data import replay
+from fidec.errors import ConfigError, DataError
+from fidec.types import Batch
+
+
+def transitions(first: int, count: int) -> Batch:
+    """Rows whose every number tells which row it is."""
+    number = np.arange(first, first + count, dtype=np.float32)
+    return Batch(
+        observations=number[:, None] + np.float32([0.25, 0.5]),
+        actions=number[:, None] - 1,
+        rewards=number,
+        masks=number % 2,
+        next_observations=number[:, None] + np.float32([1.25, 1.5]),
+        next_actions=number[:, None],
+    )
+
+
+def oldest_first(buffer: replay.Replay) -> list[float]:
+    held = np.asarray(buffer.rows.rewards)
+    filled, position = int(buffer.filled), int(buffer.position)
+    return held[:filled].tolist() if filled < buffer.capacity else np.roll(held, -position).tolist()
+
+
+def assert_whole_rows(batch: Batch) -> None:
+    """No row mixes the numbers of two transitions."""
+    for got, expected in zip(batch, rows_of(np.asarray(batch.rewards)), strict=True):
+        if expected is not None:
+            np.testing.assert_allclose(got, expected)
+
+
+def rows_of(numbers: np.ndarray) -> Batch:
+    table = transitions(0, int(numbers.max()) + 1)
+    return jax.tree.map(lambda column: column[numbers.astype(int)], table)
+
+
+@pytest.mark.parametrize("capacity", [1, 5, 8])
+def test_it_is_a_deque(capacity):
+    """Random sequences of additions, of fewer rows than the capacity and of more."""
+    add, dice = jax.jit(replay.add), random.Random(capacity)
+    for _ in range(8):
+        check_sequence(add, capacity, dice.choices((1, 2, 5, 13), k=dice.randrange(8)))
+
+
+def check_sequence(add, capacity: int, chunks: list[int]) -> None:
+    buffer, plain, count = replay.empty(transitions(0, 1), capacity), deque(maxlen=capacity), 0
+    for chunk in chunks:
+        buffer = add(buffer, transitions(count, chunk))
+        plain.extend(range(count, count + chunk))
+        count += chunk
+        assert oldest_first(buffer) == list(plain)
+        assert int(replay.size(buffer)) == len(plain)
+    if count:
+        assert_whole_rows(jax.tree.map(lambda slot: np.asarray(slot)[: len(plain)], buffer.rows))
+
+
+def test_a_data_set_is_overwritten_only_when_the_free_slots_are_used_up():
+    """The quirk of capacity N + 1: one addition is free, the second costs the first offline row."""
+    rows = 6
+    buffer = replay.of(transitions(0, rows), rows + 1)
+    assert (int(replay.size(buffer)), oldest_first(buffer)) == (rows, list(range(rows)))
+    buffer = replay.add(buffer, transitions(100, 1))
+    assert oldest_first(buffer) == [*range(rows), 100]
+    buffer = replay.add(buffer, transitions(101, 1))
+    assert oldest_first(buffer) == [*range(1, rows), 100, 101]
+    assert int(replay.size(buffer)) == rows + 1
+    full = replay.add(replay.of(transitions(0, rows), rows), transitions(100, 2))  # no free slot at all
+    assert oldest_first(full) == [*range(2, rows), 100, 101]
+
+
+def test_compiled_scanned_and_vmapped_it_is_the_same():
+    chunks = [transitions(5 * i, 5) for i in range(4)]
+    start = replay.empty(chunks[0], 7)
+    plain = start
+    for chunk in chunks:
+        plain = replay.add(plain, chunk)
+    jitted, add = start, jax.jit(replay.add, donate_argnums=0)
+    jitted = jax.tree.map(jnp.copy, jitted)
+    for chunk in chunks:
+        jitted = add(jitted, chunk)
+    stacked = jax.tree.map(lambda *rows: np.stack(rows), *chunks)
+    scanned, _ = jax.lax.scan(lambda buffer, chunk: (replay.add(buffer, chunk), None), start, stacked)
+    both = jax.jit(jax.vmap(lambda chunk: replay.add(start, chunk)))(stacked)
+    for one in (jitted, scanned):
+        jax.tree.map(np.testing.assert_array_equal, one, plain)
+    for i, chunk in enumerate(chunks):
+        single = jax.jit(replay.add)(start, chunk)
+        jax.tree.map(lambda a, b, i=i: np.testing.assert_array_equal(np.asarray(a)[i], b), both, single)
+    assert not any(leaf.weak_type for leaf in jax.tree.leaves(plain))
+
+    keys = jax.random.split(rng.stream(0, "batch"), 4)
+    many = jax.jit(jax.vmap(lambda buffer, key: replay.sample(buffer, key, 9)))(both, keys)
+    for i, chunk in enumerate(chunks):
+        single = jax.jit(replay.sample, static_argnums=2)(jax.jit(replay.add)(start, chunk), keys[i], 9)
+        jax.tree.map(lambda a, b, i=i: np.testing.assert_array_equal(np.asarray(a)[i], b), many, single)
+
+
+def test_only_filled_slots_are_sampled_and_all_of_them_equally():
+    buffer = replay.add(replay.empty(transitions(0, 1), 50), transitions(1, 20))  # an empty slot would show as 0
+    key = rng.stream(3, "batch")
+    draw = jax.jit(lambda step: replay.sample(buffer, rng.at(key, step), 64))
+    numbers = np.concatenate([np.asarray(draw(step).rewards) for step in range(100)])
+    assert_whole_rows(draw(0))
+    counts = np.bincount(numbers.astype(int), minlength=21)
+    assert counts[0] == 0
+    assert len(counts) == 21
+    expected = len(numbers) / 20
+    assert ((counts[1:] - expected) ** 2 / expected).sum() < 43.8  # 99.9 % of chi-square with 19 degrees
+
+
+def test_the_same_seed_and_step_give_the_same_rows():
+    buffer = replay.of(transitions(0, 30), 40)
+
+    def drawn(seed, step):
+        return np.asarray(replay.sample(buffer, rng.at(rng.stream(seed, "batch"), step), 16).rewards).tolist()
+
+    assert drawn(1, 7) == drawn(1, 7)
+    assert len({tuple(drawn(seed, step)) for seed in range(3) for step in range(3)}) == 9
+
+
+def test_what_makes_no_sense_is_refused():
+    buffer = replay.empty(transitions(0, 1), 4)
+    with pytest.raises(DataError, match="empty: add transitions"):
+        replay.sample(buffer, rng.stream(0, "batch"), 2)
+    inside = jax.jit(replay.sample, static_argnums=2)(buffer, rng.stream(0, "batch"), 2)
+    assert not np.asarray(inside.rewards).any()  # as documented
+    with pytest.raises(ConfigError, match="at least 1, not 0"):
+        replay.empty(transitions(0, 1), 0)
+    with pytest.raises(ConfigError, match="capacity 4 cannot start with 5"):
+        replay.of(transitions(0, 5), 4)
+    with pytest.raises(ConfigError, match=r"returns of shape None, .* have \(\)"):
+        replay.add(buffer, transitions(0, 2)._replace(returns=np.zeros(2)))
+    with pytest.raises(ConfigError, match=r"actions of shape \(1,\), .* have \(3,\)"):
+        replay.add(buffer, transitions(0, 2)._replace(actions=np.zeros((2, 3))))
