@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
@@ -23,22 +24,31 @@ def kernel_init(scale: float = 1.0):
     return nn.initializers.variance_scaling(scale, "fan_avg", "uniform")
 
 
+def orthogonal_init(scale: float = 2.0**0.5):
+    """Orthogonal initialisation; `scale` multiplies the weights. The default is for hidden layers of ReLU."""
+    return nn.initializers.orthogonal(scale)
+
+
 class MLP(nn.Module):
-    """Hidden layers of Dense -> activation -> (LayerNorm), then a linear output layer with neither."""
+    """Hidden layers of Dense -> activation -> (LayerNorm), then a linear output layer with neither.
+
+    `kernel()` initialises hidden layers, `kernel(output_scale)` the output layer.
+    """
 
     hidden: Sequence[int]
     features: int
     layer_norm: bool = False
     output_scale: float = 1.0
     activation: Callable = nn.gelu
+    kernel: Callable = kernel_init
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch n"]) -> Float[Array, "*batch m"]:
         for width in self.hidden:
-            x = self.activation(nn.Dense(width, kernel_init=kernel_init())(x))
+            x = self.activation(nn.Dense(width, kernel_init=self.kernel())(x))
             if self.layer_norm:
                 x = nn.LayerNorm()(x)
-        return nn.Dense(self.features, kernel_init=kernel_init(self.output_scale))(x)
+        return nn.Dense(self.features, kernel_init=self.kernel(self.output_scale))(x)
 
 
 class Impala(nn.Module):
@@ -85,6 +95,8 @@ class Critic(Observer):
     ensemble: int = 2
     activation: Callable = nn.gelu
     encoder: nn.Module | None = None
+    output_scale: float = 1.0
+    kernel: Callable = kernel_init
 
     @nn.compact
     def __call__(
@@ -100,7 +112,8 @@ class Critic(Observer):
         )
         features = observations if encoded else self.encode(observations)
         x = jnp.concatenate([beside(features, actions), actions], axis=-1)
-        return heads(self.hidden, 1, layer_norm=self.layer_norm, activation=self.activation)(x).squeeze(-1)
+        mlp = heads(self.hidden, 1, self.layer_norm, self.output_scale, self.activation, self.kernel)
+        return mlp(x).squeeze(-1)
 
 
 class Value(Observer):
@@ -129,6 +142,32 @@ class Actor(Observer):
     def __call__(self, observations: Shaped[Array, "..."]) -> Float[Array, "*batch d"]:
         mlp = MLP(self.hidden, self.action_dim, output_scale=0.01, activation=self.activation)
         return mlp(self.encode(observations))
+
+
+class GaussianActor(Observer):
+    """Mean and log standard deviation of a Gaussian policy, both of the state, from one small output layer.
+
+    With `affine_log_std` the log standard deviation is c_1 raw + c_0, with learnt scalars that begin at 1 and -1.
+    """
+
+    hidden: Sequence[int]
+    action_dim: int
+    activation: Callable = nn.gelu
+    kernel: Callable = kernel_init
+    log_std_bounds: tuple[float, float] = (-5.0, 2.0)
+    affine_log_std: bool = False
+    encoder: nn.Module | None = None
+
+    @nn.compact
+    def __call__(
+        self, observations: Shaped[Array, "..."]
+    ) -> tuple[Float[Array, "*batch d"], Float[Array, "*batch d"]]:
+        mlp = MLP(self.hidden, 2 * self.action_dim, False, 0.01, self.activation, self.kernel)
+        mean, log_std = jnp.split(mlp(self.encode(observations)), 2, axis=-1)
+        if self.affine_log_std:
+            scale = self.param("log_std_scale", nn.initializers.ones, ())
+            log_std = scale * log_std + self.param("log_std_offset", nn.initializers.constant(-1.0), ())
+        return mean, jnp.clip(log_std, *self.log_std_bounds)
 
 
 class VelocityField(Observer):
@@ -163,3 +202,62 @@ class ResidualMap(Observer):
     ) -> Float[Array, "*batch d"]:
         features = self.encode(observations)
         return MLP(self.hidden, self.action_dim)(jnp.concatenate([beside(features, actions), actions], axis=-1))
+
+
+class Denoiser(Observer):
+    """eps(s, x, k): the noise in an action x that was noised to level k. IDQL's residual network.
+
+    The level goes through learnable Fourier features and a small network of its own. k may be one level for all x.
+    """
+
+    action_dim: int
+    width: int = 256
+    blocks: int = 3
+    dropout: float = 0.1
+    fourier: int = 64  # features of the level: as many cosines as sines
+    condition: int = 128
+    activation: Callable = jax.nn.mish
+    encoder: nn.Module | None = None
+
+    @nn.compact
+    def __call__(
+        self,
+        observations: Shaped[Array, "..."],
+        x: Float[Array, "*batch d"],
+        k: Float[Array, "*#batch 1"],
+        training: bool = False,
+    ) -> Float[Array, "*batch d"]:
+        def dense(width):
+            return nn.Dense(width, kernel_init=kernel_init())
+
+        frequencies = self.param("frequencies", nn.initializers.normal(0.2), (self.fourier // 2,))
+        angles = 2.0 * jnp.pi * k * frequencies
+        level = jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=-1)
+        level = MLP((self.condition,), self.condition, activation=self.activation)(level)
+        x = dense(self.width)(jnp.concatenate([beside(self.encode(observations), x), x, beside(level, x)], axis=-1))
+        for _ in range(self.blocks):
+            inner = nn.LayerNorm()(nn.Dropout(self.dropout, deterministic=not training)(x))
+            x = x + dense(self.width)(self.activation(dense(4 * self.width)(inner)))
+        return dense(self.action_dim)(self.activation(x))
+
+
+def sinusoids(x: Float[Array, "*batch 1"], features: int) -> Float[Array, "*batch features"]:
+    """Sines and cosines of x at frequencies from 1 down to 1e-4, evenly spaced in their logarithm."""
+    frequencies = jnp.logspace(0.0, -4.0, features // 2)
+    return jnp.concatenate([jnp.sin(x * frequencies), jnp.cos(x * frequencies)], axis=-1)
+
+
+class ConsistencyNetwork(Observer):
+    """F(s, x, sigma) of a consistency model: Mish, and an embedding of the noise level by a small network."""
+
+    hidden: Sequence[int]
+    action_dim: int
+    encoder: nn.Module | None = None
+
+    @nn.compact
+    def __call__(
+        self, observations: Shaped[Array, "..."], x: Float[Array, "*batch d"], sigma: Float[Array, "*batch 1"]
+    ) -> Float[Array, "*batch d"]:
+        embedding = MLP((32,), 16, activation=jax.nn.mish, name="level")(sinusoids(sigma, 16))
+        inputs = jnp.concatenate([x, beside(embedding, x), beside(self.encode(observations), x)], axis=-1)
+        return MLP(self.hidden, self.action_dim, activation=jax.nn.mish)(inputs)

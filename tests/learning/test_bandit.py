@@ -43,7 +43,7 @@ def train(name, return_base=True, **options):
         actions = data[jax.random.randint(row_key, (ROWS,), 0, len(data))]
         nothing = jnp.zeros((ROWS, 1))
         rewards = actions @ jnp.asarray(GRADIENT, jnp.float32)
-        batch = Batch(nothing, actions, rewards, jnp.zeros(ROWS), nothing, actions)
+        batch = Batch(nothing, actions, rewards, jnp.zeros(ROWS), nothing, actions, returns=rewards)
         return algorithm.update(state, batch, update_key)
 
     @jax.jit
@@ -78,12 +78,23 @@ def test_refined_policy_gains_value_inside_its_budget(name):
 # What a method's own trade-off between value and data is set to here, and the gain over the behaviour's mean value
 # that it must reach. A weight of the data that is not too strong for a reward of this size.
 RIVALS = {
+    "cac": ({"eta": 0.3, "schedule_steps": STEPS, "ema_start": 0, "ema_interval": 1, "ema_rate": 0.05}, 0.3),
     "iql": ({"alpha": 3.0}, 0.2),
     "ifql": ({"flow_steps": 5, "samples": 16}, 0.5),
     "fql": ({"flow_steps": 5, "alpha": 3.0}, 0.1),
     "fawac": ({"flow_steps": 5, "alpha": 3.0}, 0.2),
     "fbrac": ({"flow_steps": 5, "alpha": 1.0}, 0.1),
     "rebrac": ({"actor_penalty": 0.3}, 0.5),
+    # Four seeds gained 0.67 to 0.77; the policy stays at the edge of a mode.
+    "calql": ({"alpha": 0.01, "reward_scale": 1.0, "policy_learning_rate": 3e-3}, 0.5),
+    # Plain SAC: nothing holds it near the data, and it leaves for (0.7, 0.8), where there is none. It gains 1.25 to
+    # 1.28 because this reward goes on as the critic guesses. That shows that it optimises, not that it is safe.
+    "rlpd": ({}, 0.9),
+    "idql": ({"denoiser_width": 32, "denoiser_blocks": 1, "ema_rate": 0.01, "samples": 16}, 0.4),
+    "srpo": (
+        {"denoiser_width": 32, "denoiser_blocks": 1, "ema_rate": 0.01, "policy_hidden": (32, 32), "beta": 0.1},
+        0.25,
+    ),
 }
 
 
@@ -100,4 +111,5 @@ def test_rivals_beat_the_behaviour(name):
     data, metrics, actions = train(name, return_base=False, **options)
     gain = (actions @ GRADIENT).mean() - np.mean(np.asarray(data) @ GRADIENT)
     assert gain > margin
-    assert metrics["critic_loss"][-100:].mean() < 0.05 * np.var(np.asarray(data) @ GRADIENT)
+    error = metrics.get("td_loss", metrics["critic_loss"])  # Cal-QL's critic has another term in its loss
+    assert error[-100:].mean() < 0.05 * np.var(np.asarray(data) @ GRADIENT)

@@ -119,7 +119,12 @@ class Method:
         return self.config(**{**self.presets.get(preset, {}), **fields})
 
 
-_NAMES = ("bc", "deflow", "fawac", "fbrac", "fidec", "fql", "ifql", "iql", "rebrac")
+# fmt: off
+_NAMES = [
+    "bc", "cac", "calql", "deflow", "fawac", "fbrac", "fidec",
+    "fql", "idql", "ifql", "iql", "rebrac", "rlpd", "srpo",
+]
+# fmt: on
 # The methods of this package, by the module that defines `METHOD`. Imported when first asked for.
 _OWN = {name: f"fidec.algos.{name}" for name in _NAMES}
 

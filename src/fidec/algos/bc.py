@@ -47,4 +47,10 @@ def make(config: BCConfig, spec: Spec) -> Algorithm:
     return Algorithm(init, update, act, lambda state: backbone.acting(state, "actor"))
 
 
-METHOD = Method(name="bc", summary="behaviour cloning with a Gaussian", config=BCConfig, make=make)
+METHOD = Method(
+    name="bc",
+    summary="behaviour cloning with a Gaussian",
+    config=BCConfig,
+    make=make,
+    logs={"mse": "mean squared error of the mean action"},
+)

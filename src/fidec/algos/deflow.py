@@ -41,4 +41,5 @@ METHOD = Method(
     config=DeFlowConfig,
     make=make,
     presets=PRESETS,
+    logs=residual.LOGS,
 )

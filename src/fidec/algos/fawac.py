@@ -83,4 +83,9 @@ METHOD = Method(
     summary="flow policy by advantage-weighted flow matching",
     config=FAWACConfig,
     make=make,
+    logs={
+        "v": "mean of V",
+        "advantage": "mean of Q - V at the data's actions",
+        "weight": "mean weight of a row in the flow's loss",
+    },
 )

@@ -73,4 +73,8 @@ METHOD = Method(
     summary="flow policy that climbs Q through its own ODE, held to the data by flow matching",
     config=FBRACConfig,
     make=make,
+    logs={
+        "matching": "the flow-matching loss, without its weight",
+        "q_policy": "mean of Q at the policy's actions",
+    },
 )

@@ -128,4 +128,5 @@ METHOD = Method(
     config=FiDecConfig,
     make=make,
     presets=PRESETS,
+    logs=residual.LOGS,
 )

@@ -96,4 +96,8 @@ METHOD = Method(
     summary="one-step policy distilled from a behaviour flow and pushed towards value",
     config=FQLConfig,
     make=make,
+    logs={
+        "distillation": "mean squared distance between student and teacher, a mean over dimensions",
+        "q_policy": "mean of Q at the student's actions",
+    },
 )

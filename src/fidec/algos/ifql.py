@@ -69,4 +69,5 @@ METHOD = Method(
     summary="expectile values, best of N samples of a behaviour flow",
     config=IFQLConfig,
     make=make,
+    logs={"v": "mean of V"},
 )

@@ -96,4 +96,9 @@ METHOD = Method(
     summary="expectile values, Gaussian policy by advantage-weighted regression",
     config=IQLConfig,
     make=make,
+    logs={
+        "v": "mean of V",
+        "advantage": "mean of A",
+        "weight": "mean weight of a row in the actor's loss",
+    },
 )

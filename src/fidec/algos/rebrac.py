@@ -109,4 +109,8 @@ METHOD = Method(
     config=ReBRACConfig,
     make=make,
     presets={"released": {"joint_momentum": True}},
+    logs={
+        "q_policy": "mean of min Q at the policy's actions",
+        "distance": "mean squared distance to the data's action, summed over dimensions",
+    },
 )

@@ -32,6 +32,13 @@ from fidec.optim import ClipScope, clip_gradients, polyak, step
 from fidec.types import Batch, Metrics, Params, PRNGKey, Spec
 
 MODULES = ("critic", "flow", "residual", "multiplier")
+LOGS = {
+    "q_policy": "mean of Q at the refined actions",
+    "penalty": "E[D], to be compared with the budget",
+    "multiplier": "lambda at the start of the update",
+    "displacement": "root mean square of |delta|, before clipping",
+    "clipped": "share of action components that the displacement carries outside [-1, 1]",
+}
 
 # Penalties (b,) of the displacements of base actions, given the state's velocity field and its sampler.
 Penalty = Callable[..., jax.Array]

@@ -48,3 +48,16 @@ def best_of(candidates: Float[Array, "n *batch d"], values: Float[Array, "n *bat
     """Of n candidates for each observation the one of highest value."""
     best = jnp.argmax(values, axis=0)[None, ..., None]
     return jnp.take_along_axis(candidates, best, axis=0)[0]
+
+
+def soft_policy_loss(values: Scalar, log_probs: Scalar, temperature: Float[Array, ""] | float) -> Float[Array, ""]:
+    """E [alpha log pi(a) - Q(a)]: SAC's policy loss."""
+    return jnp.mean(jax.lax.stop_gradient(temperature) * log_probs - values)
+
+
+def temperature_loss(weight: Float[Array, ""], log_probs: Scalar, target_entropy: float) -> Float[Array, ""]:
+    """weight * (H - H*), H the sampled entropy: descent raises the weight while the entropy is below its target.
+
+    `weight` is the temperature or its logarithm; the gradients by the logarithm differ by a factor, not in sign.
+    """
+    return weight * jax.lax.stop_gradient(jnp.mean(-log_probs) - target_entropy)

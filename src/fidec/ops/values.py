@@ -37,3 +37,21 @@ def expectile_loss(difference: Float[Array, " b"], expectile: float) -> Float[Ar
     """The mean of |tau - 1(u < 0)| u^2: its minimiser is the tau-expectile, at 0.5 the mean."""
     weight = jnp.where(difference >= 0, expectile, 1.0 - expectile)
     return jnp.mean(weight * difference**2)
+
+
+def conservative_gap(
+    values: Float[Array, "ensemble n b"], log_densities: Float[Array, "n b"], data_values: Float[Array, "ensemble b"]
+) -> Float[Array, "ensemble b"]:
+    """log sum_i exp(Q(s, a_i) - log p(a_i)) - Q(s, a), for actions a_i that were drawn with density p.
+
+    The first term is log n + log of the integral of exp Q, up to sampling: CQL's soft maximum of Q over the box. The
+    log n is left in, as published: it has no gradient, but a threshold on the gap has it inside.
+    """
+    return jax.nn.logsumexp(values - log_densities, axis=1) - data_values
+
+
+def calibrate(
+    values: Float[Array, "ensemble n b"], returns: Float[Array, " b"] | float
+) -> Float[Array, "ensemble n b"]:
+    """max(Q, G): where Q has fallen to what the data itself achieved, nothing pushes it further down."""
+    return jnp.maximum(values, returns)

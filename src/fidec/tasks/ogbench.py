@@ -14,26 +14,38 @@ from typing import Any, NamedTuple
 
 
 class Rivals(NamedTuple):
-    """A row of the paper's table, for the methods that are here."""
+    """A row of the paper's table. None: not run on pixels, or, for Cal-QL, not among its offline-to-online tasks."""
 
     iql: float
     rebrac: tuple[float, float]
-    fawac: float | None  # not run on pixels
+    idql: int | None
+    srpo: float | None
+    cac: float | None
+    fawac: float | None
     fbrac: float
     ifql: int
     fql: float
+    calql: dict[str, float] | None = None
+    expectile: float = 0.9  # IDQL's and SRPO's: 0.7 on locomotion
 
     def options(self) -> dict[str, dict[str, Any]]:
         """Options by method."""
         actor, critic = self.rebrac
+        # On locomotion FQL's authors gave IDQL wider values. IDQL's own default is that of manipulation.
+        diffusion = {"expectile": self.expectile} | ({"hidden": (512, 512)} if self.expectile == 0.7 else {})
         rows = {
             "iql": {"alpha": self.iql},
             "rebrac": {"actor_penalty": actor, "critic_penalty": critic},
+            "idql": {"samples": self.idql, **diffusion},
+            "srpo": {"beta": self.srpo, **diffusion},
+            "cac": {"eta": self.cac},
+            "fawac": {"alpha": self.fawac},
             "fbrac": {"alpha": self.fbrac},
             "ifql": {"samples": self.ifql},
             "fql": {"alpha": self.fql},
+            "calql": self.calql or {},
         }
-        return rows | ({"fawac": {"alpha": self.fawac}} if self.fawac is not None else {})
+        return {name: row for name, row in rows.items() if None not in row.values()}
 
 
 @dataclass(frozen=True)
@@ -60,34 +72,64 @@ class Settings:
         return {name: value for name, value in values.items() if name in fields}
 
 
-# Rivals:                                      IQL   ReBRAC         FAWAC  FBRAC  IFQL  FQL
+# In the order of `Rivals`: IQL alpha, ReBRAC (actor, critic), IDQL N, SRPO beta, CAC eta, FAWAC alpha, FBRAC alpha,
+# IFQL N, FQL alpha, and Cal-QL's weight or gap.
 FAMILIES = {
-    "antmaze-large-navigate": Settings(0.99, "min", 0.01, rivals=Rivals(10.0, (0.003, 0.01), 3.0, 3.0, 32, 10.0)),
-    "antmaze-giant-navigate": Settings(0.995, "min", 0.01, rivals=Rivals(10.0, (0.003, 0.01), 3.0, 10.0, 32, 10.0)),
+    "antmaze-large-navigate": Settings(
+        0.99, "min", 0.01, rivals=Rivals(10.0, (0.003, 0.01), 32, 0.3, 1.0, 3.0, 3.0, 32, 10.0, expectile=0.7)
+    ),
+    "antmaze-giant-navigate": Settings(
+        0.995, "min", 0.01, rivals=Rivals(10.0, (0.003, 0.01), 32, 0.3, 1.0, 3.0, 10.0, 32, 10.0, expectile=0.7)
+    ),
     "humanoidmaze-medium-navigate": Settings(
-        0.995, "mean", 0.001, rivals=Rivals(10.0, (0.01, 0.01), 3.0, 30.0, 32, 30.0)
+        0.995,
+        "mean",
+        0.001,
+        rivals=Rivals(10.0, (0.01, 0.01), 32, 0.3, 0.03, 3.0, 30.0, 32, 30.0, {"lagrange_gap": 0.8}, 0.7),
     ),
     "humanoidmaze-large-navigate": Settings(
-        0.995, "mean", 0.001, rivals=Rivals(10.0, (0.01, 0.01), 3.0, 30.0, 32, 30.0)
+        0.995, "mean", 0.001, rivals=Rivals(10.0, (0.01, 0.01), 32, 0.3, 1.0, 3.0, 30.0, 32, 30.0, expectile=0.7)
     ),
-    "antsoccer-arena-navigate": Settings(0.995, "mean", 0.01, rivals=Rivals(1.0, (0.01, 0.01), 10.0, 30.0, 64, 10.0)),
-    "cube-single-play": Settings(0.99, "mean", 0.001, rivals=Rivals(1.0, (1.0, 0.0), 1.0, 100.0, 32, 300.0)),
-    "cube-double-play": Settings(0.99, "mean", 0.001, rivals=Rivals(0.3, (0.1, 0.0), 0.3, 100.0, 32, 300.0)),
-    "scene-play": Settings(0.99, "mean", 0.001, rivals=Rivals(10.0, (0.1, 0.01), 0.3, 100.0, 32, 300.0)),
+    "antsoccer-arena-navigate": Settings(
+        0.995,
+        "mean",
+        0.01,
+        rivals=Rivals(1.0, (0.01, 0.01), 32, 0.03, 1.0, 10.0, 30.0, 64, 10.0, {"lagrange_gap": 0.2}, 0.7),
+    ),
+    "cube-single-play": Settings(
+        0.99, "mean", 0.001, rivals=Rivals(1.0, (1.0, 0.0), 32, 0.03, 0.003, 1.0, 100.0, 32, 300.0)
+    ),
+    "cube-double-play": Settings(
+        0.99, "mean", 0.001, rivals=Rivals(0.3, (0.1, 0.0), 32, 0.1, 0.3, 0.3, 100.0, 32, 300.0, {"alpha": 0.01})
+    ),
+    "scene-play": Settings(
+        0.99, "mean", 0.001, rivals=Rivals(10.0, (0.1, 0.01), 32, 0.1, 0.3, 0.3, 100.0, 32, 300.0, {"alpha": 0.01})
+    ),
     "puzzle-3x3-play": Settings(
-        0.99, "mean", 0.0005, 0.005, 0.005, rivals=Rivals(10.0, (0.3, 0.01), 0.3, 100.0, 32, 1000.0)
+        0.99, "mean", 0.0005, 0.005, 0.005, rivals=Rivals(10.0, (0.3, 0.01), 32, 0.1, 0.01, 0.3, 100.0, 32, 1000.0)
     ),
     "puzzle-4x4-play": Settings(
-        0.99, "mean", 0.0005, 0.005, 0.005, rivals=Rivals(3.0, (0.3, 0.01), 0.3, 300.0, 32, 1000.0)
+        0.99,
+        "mean",
+        0.0005,
+        0.005,
+        0.005,
+        rivals=Rivals(3.0, (0.3, 0.01), 32, 0.1, 0.01, 0.3, 300.0, 32, 1000.0, {"alpha": 0.003}),
     ),
-    "visual-cube-single-play": Settings(0.99, "mean", 0.001, rivals=Rivals(1.0, (1.0, 0.0), None, 100.0, 32, 300.0)),
-    "visual-cube-double-play": Settings(0.99, "mean", 0.001, rivals=Rivals(0.3, (0.1, 0.0), None, 100.0, 32, 100.0)),
-    "visual-scene-play": Settings(0.99, "mean", 0.001, rivals=Rivals(10.0, (0.1, 0.01), None, 100.0, 32, 100.0)),
+    "visual-cube-single-play": Settings(
+        0.99, "mean", 0.001, rivals=Rivals(1.0, (1.0, 0.0), None, None, None, None, 100.0, 32, 300.0)
+    ),
+    "visual-cube-double-play": Settings(
+        0.99, "mean", 0.001, rivals=Rivals(0.3, (0.1, 0.0), None, None, None, None, 100.0, 32, 100.0)
+    ),
+    "visual-scene-play": Settings(
+        0.99, "mean", 0.001, rivals=Rivals(10.0, (0.1, 0.01), None, None, None, None, 100.0, 32, 100.0)
+    ),
     "visual-puzzle-3x3-play": Settings(
-        0.99, "mean", 0.0005, None, 0.005, rivals=Rivals(10.0, (0.3, 0.01), None, 100.0, 32, 300.0)
+        0.99, "mean", 0.0005, None, 0.005, rivals=Rivals(10.0, (0.3, 0.01), None, None, None, None, 100.0, 32, 300.0)
     ),
     "visual-puzzle-4x4-play": Settings(
-        0.99, "mean", 0.0005, None, 0.005, rivals=Rivals(3.0, (0.3, 0.01), None, 300.0, 32, 300.0)
+        0.99, "mean", 0.0005, None, 0.005, rivals=Rivals(3.0, (0.3, 0.01), None, None, None, None, 300.0, 32, 300.0)
     ),
 }
 

@@ -1,0 +1,158 @@
+"""IDQL: IQL's values over a diffusion model of the behaviour; the policy is the best of N of its samples.
+
+    value     E |tau - 1(u < 0)| u^2,   u = min Qbar(s, a) - V(s)
+    critic    E (Q_i(s, a) - r - gamma m V(s'))^2, summed over the two critics
+    denoiser  E |eps(s, sqrt(abar_k) a + sqrt(1 - abar_k) z, k) - z|^2,   k ~ U{0, ..., T - 1}
+    act       argmax over a_1, ..., a_N of min Qbar(s, a_i), drawn in T steps from the moving average of the denoiser
+
+The published lengths, two actor steps for each value step, are those of the repository's older code, so its denoiser
+is the one here: Mish, 64 Fourier features, no weight decay, V without LayerNorm. All modules take one step on one
+batch; nobody published the benchmark's batch sizes. The learning rate is constant by default (`decay_steps`), for the
+published decay makes sense only in a run of that very length. `DiffusionConfig`, `DiffusionPolicy`, the value
+networks and the optimisers are also SRPO's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import optax
+
+from fidec import nn
+from fidec.algos import backbone
+from fidec.algos.base import Algorithm, Method, State
+from fidec.algos.iql import ExpectileConfig, value_losses
+from fidec.errors import ConfigError
+from fidec.ops import diffusion, policies
+from fidec.types import Batch, Metrics, Params, PRNGKey, Spec
+
+
+@dataclass(frozen=True)
+class DiffusionConfig(ExpectileConfig):
+    """Options of expectile values beside a diffusion model of the behaviour."""
+
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers of critics and value; published: 512 twice on locomotion, 256 twice elsewhere."""
+    diffusion_steps: int = 5
+    """T: levels of noise."""
+    denoiser_width: int = 256
+    """Width of the denoiser; inside a block it is four times that."""
+    denoiser_blocks: int = 3
+    """Residual blocks of the denoiser."""
+    dropout: float = 0.1
+    """Dropout in the denoiser's blocks, in training only."""
+    ema_rate: float = 0.001
+    """Rate of the denoiser's moving average, which is the behaviour model that is used."""
+    weight_decay: float = 0.0
+    """AdamW's decay of the denoiser's weights; 1e-4 in the repository's newest code."""
+    decay_steps: int = 0
+    """Steps of a cosine decay of the actor's learning rate, published 3 million, a whole run; 0 keeps it constant."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if min(self.diffusion_steps, self.denoiser_width, self.denoiser_blocks) < 1:
+            raise ConfigError("diffusion_steps, denoiser_width and denoiser_blocks must be at least 1")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout must lie in [0, 1), not {self.dropout}")
+        if not 0 < self.ema_rate <= 1:
+            raise ConfigError(f"ema_rate must lie in (0, 1], not {self.ema_rate}")
+        if self.weight_decay < 0 or self.decay_steps < 0:
+            raise ConfigError("weight_decay and decay_steps must not be negative")
+
+
+@dataclass(frozen=True)
+class IDQLConfig(DiffusionConfig):
+    """IDQL's options."""
+
+    samples: int = 32
+    """N: samples of which the critic picks the best; asking `act` for more candidates overrides it."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.samples < 1:
+            raise ConfigError(f"samples must be at least 1, not {self.samples}")
+
+
+class DiffusionPolicy:
+    """A denoiser and its ancestral sampler, conditioned on observations."""
+
+    def __init__(self, config: DiffusionConfig, spec: Spec):
+        self.network: Any = nn.Denoiser(
+            spec.action_dim, config.denoiser_width, config.denoiser_blocks, dropout=config.dropout
+        )
+        self.schedule = diffusion.vp_schedule(config.diffusion_steps)
+
+    def predictor(self, params: Params, observations: Any, dropout: PRNGKey | None = None) -> diffusion.Predictor:
+        """The noise predictor of these states; with a key as in training, without one in full."""
+        options = {} if dropout is None else {"training": True, "rngs": {"dropout": dropout}}
+        return lambda x, k: self.network.apply(params, observations, x, k, **options)
+
+    def loss(self, batch: Batch, key: PRNGKey) -> Any:
+        """The denoiser's loss on the data's actions, as `descend` takes it."""
+        dropout_key, noise_key = jax.random.split(key)
+
+        def loss(own, params):
+            predictor = self.predictor(own, batch.observations, dropout_key)
+            return diffusion.loss(self.schedule, predictor, batch.actions, noise_key), {}
+
+        return loss
+
+    def sample(self, params: Params, observations: Any, key: PRNGKey, spec: Spec, number: int) -> jax.Array:
+        """That many actions for each observation, along the leading axis."""
+        keys = jax.random.split(key, len(self.schedule.beta))
+        noise = jax.vmap(lambda k: backbone.noise_for(k, observations, spec, number))(keys)
+        return diffusion.sample(self.schedule, self.predictor(params, observations), noise)
+
+
+def value_networks(config: DiffusionConfig) -> tuple[Any, Any]:
+    """Critic and value with ReLU and without LayerNorm, as in the official repository."""
+    shape = {"layer_norm": False, "activation": jax.nn.relu}
+    return nn.Critic(config.hidden, **shape), nn.Value(config.hidden, **shape)
+
+
+def optimisers(config: DiffusionConfig) -> dict[str, optax.GradientTransformation]:
+    """By module; `policy` is for SRPO."""
+    rate = config.learning_rate
+    falling = optax.cosine_decay_schedule(rate, config.decay_steps) if config.decay_steps else rate
+    return {
+        "value": optax.adam(rate),
+        "critic": optax.adam(rate),
+        "denoiser": optax.adamw(falling, weight_decay=config.weight_decay),
+        "policy": optax.adam(falling),
+    }
+
+
+def make(config: IDQLConfig, spec: Spec) -> Algorithm:
+    backbone.require_flat(spec, "idql")
+    critic, value = value_networks(config)
+    behaviour = DiffusionPolicy(config, spec)
+    adams, rates = optimisers(config), {"critic": config.target_rate, "denoiser": config.ema_rate}
+
+    def init(key: PRNGKey) -> State:
+        networks = {"value": (value, "s"), "critic": (critic, "sa"), "denoiser": (behaviour.network, "sat")}
+        return backbone.start(backbone.init_modules(key, networks, spec), adams, targets=tuple(rates))
+
+    def update(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
+        losses = value_losses(config, critic, value, state.target["critic"], batch)
+        return backbone.descend(state, losses | {"denoiser": behaviour.loss(batch, key)}, adams, rates)
+
+    def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
+        number = candidates if candidates > 1 else config.samples
+        drawn = behaviour.sample(state.target["denoiser"], observations, key, spec, number)
+        q = critic.apply(state.target["critic"], observations, drawn).min(axis=0)
+        best = policies.best_of(drawn, q)
+        return (best, drawn[0]) if return_base else best  # the first draw is what the behaviour would have done
+
+    # It acts by its targets alone.
+    return Algorithm(init, update, act, lambda state: state._replace(params={}, optimiser=None))
+
+
+METHOD = Method(
+    name="idql",
+    summary="expectile values, best of N samples of a diffusion model of the behaviour",
+    config=IDQLConfig,
+    make=make,
+    logs={"v": "mean of V"},
+)
