@@ -15,44 +15,84 @@ import pytest
 from fidec import algos
 from fidec.errors import ConfigError
 from fidec.train.policy import Policy, load_policy
+from fidec.train.trees import load_tree, save_tree
 from fidec.types import Batch, Spec
 
-OWN = ["bc", "deflow", "fawac", "fbrac", "fidec", "fql", "ifql", "iql", "rebrac"]
-SPEC = Spec((4,), 2)
+# fmt: off
+OWN = [
+    "bc", "cac", "calql", "deflow", "fawac", "fbrac", "fidec",
+    "fql", "idql", "ifql", "iql", "rebrac", "rlpd", "srpo",
+]
+# fmt: on
+# Who takes images; only these seven were published on them, the others with an encoder merely work.
+PUBLISHED_ON_PIXELS = ["deflow", "fbrac", "fidec", "fql", "ifql", "iql", "rebrac"]
+# A case is a method, or a method on images: "fql/pixels".
+PIXELS = [f"{name}/pixels" for name in PUBLISHED_ON_PIXELS]
 fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 every_method = pytest.mark.parametrize("name", OWN)
+every_case = pytest.mark.parametrize("case", OWN + PIXELS)
 
 
-def options(name):
+def method_of(case):
+    return case.partition("/")[0]
+
+
+def spec_of(case, d=2):
+    return Spec((8, 8, 6), d, "uint8") if case.endswith("/pixels") else Spec((4,), d)
+
+
+def options(case):
+    name = method_of(case)
     known = algos.get(name).config.__dataclass_fields__
-    small = {"hidden": (16,), "flow_steps": 2, "samples": 3}
+    small = {"hidden": (16,), "flow_steps": 2, "samples": 3, "ema_start": 0, "ema_interval": 1, "backup_samples": 2}
+    small |= {"denoiser_width": 8, "denoiser_blocks": 1, "diffusion_steps": 2, "policy_hidden": (16,)}
     return algos.get(name).configure(**{key: value for key, value in small.items() if key in known})
 
 
 @cache
-def algorithm(name, spec=SPEC):
-    return algos.get(name).make(options(name), spec)
+def algorithm(case, d=2):
+    return algos.get(method_of(case)).make(options(case), spec_of(case, d))
 
 
 @cache
-def fresh(name, seed=0):
-    return algorithm(name).init(jax.random.key(seed))
+def fresh(case, seed=0):
+    return jax.jit(algorithm(case).init)(jax.random.key(seed))
 
 
 @cache
-def jitted_update(name):
-    return fast_jit(algorithm(name).update)
+def jitted_update(case):
+    return fast_jit(algorithm(case).update)
 
 
-def make_batch(rows=8, d=2, seed=0, **columns):
+def make_batch(case, rows=8, d=2, seed=0, **columns):
     rng = np.random.default_rng(seed)
-    shapes = ((rows, 4), (rows, d), (rows,), (rows,), (rows, 4), (rows, d))
+    shape = spec_of(case).observation_shape
+    shapes = ((rows, *shape), (rows, d), (rows,), (rows,), (rows, *shape), (rows, d), (rows,))
     batch = Batch(*(jnp.asarray(rng.uniform(-0.9, 0.9, shape), jnp.float32) for shape in shapes))
+    if case.endswith("/pixels"):
+        images = jnp.asarray(rng.integers(0, 256, (2, rows, *shape)), jnp.uint8)
+        batch = batch._replace(observations=images[0], next_observations=images[1])
+    if not algos.get(method_of(case)).returns:  # who does not ask for returns must not need them
+        batch = batch._replace(returns=None)
     return batch._replace(**{"masks": jnp.asarray(rng.integers(0, 2, rows), jnp.float32), **columns})
 
 
-def step(name, state=None, batch=None, seed=1):
-    return jitted_update(name)(fresh(name) if state is None else state, batch or make_batch(), jax.random.key(seed))
+def observations_of(case, *leading, scale=1.0):
+    """Observations of one value, with these leading axes."""
+    spec = spec_of(case)
+    return jnp.full(
+        (*leading, *spec.observation_shape), 7 if case.endswith("/pixels") else scale, spec.observation_dtype
+    )
+
+
+def step(case, state=None, batch=None, seed=1):
+    batch = make_batch(case) if batch is None else batch
+    return jitted_update(case)(fresh(case) if state is None else state, batch, jax.random.key(seed))
+
+
+def critic_targets(case, state):
+    """The targets by module; the residual methods have the critic's alone."""
+    return {"critic": state.target} if method_of(case) in ("fidec", "deflow") else state.target
 
 
 def equal(a, b):
@@ -63,128 +103,216 @@ def test_the_battery_covers_every_method_of_the_package():
     assert [name for name in algos.names() if algos.get(name).make.__module__.startswith("fidec.")] == OWN
 
 
-@every_method
-def test_the_state_holds_arrays_of_stable_type(name):
-    state = fresh(name)
+@every_case
+def test_the_state_holds_arrays_of_stable_type(case):
+    state = fresh(case)
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(state))
     describe = lambda tree: jax.tree.map(lambda x: (x.shape, str(x.dtype), x.weak_type), tree)  # noqa: E731
-    after, metrics = jax.eval_shape(algorithm(name).update, state, make_batch(), jax.random.key(0))
+    after, metrics = jax.eval_shape(algorithm(case).update, state, make_batch(case), jax.random.key(0))
     assert describe(after) == describe(state)
     assert "loss" in metrics
     assert all(value.shape == () and value.dtype == jnp.float32 for value in metrics.values())
 
 
-@every_method
-def test_an_update_is_finite_deterministic_and_moves_every_module(name):
-    (after, metrics), (again, same) = step(name), step(name)
+@every_case
+def test_an_update_is_finite_deterministic_and_moves_every_module(case):
+    (after, metrics), (again, same) = step(case), step(case)
     assert equal(after, again)
     assert equal(metrics, same)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((after, metrics)))
     assert int(after.step) == 1
-    for module, before in fresh(name).params.items():
+    for module, before in fresh(case).params.items():
         assert not equal(before, after.params[module]), module
 
 
-@every_method
-def test_a_module_moves_by_its_own_loss_alone(name):
-    """Changing what one loss sees must not reach the modules whose losses do not see it."""
-    plain, _ = step(name)
-    rewarded, _ = step(name, batch=make_batch(rewards=jnp.full(8, 5.0)))
+# Whose parameters a module's gradient may depend on, besides its own: a loss that leaks into another module shows as
+# a dependence that is not here, and a forgotten one as a dependence that is missing.
+RESIDUAL = {
+    "critic": {"flow", "residual"},
+    "flow": set(),
+    "residual": {"critic", "flow", "multiplier"},
+    "multiplier": {"flow", "residual"},
+}
+EXPECTILE = {"value": set(), "critic": {"value"}}
+SEES = {
+    "bc": {"actor": set()},
+    "cac": {"critic": set(), "actor": {"critic"}},
+    "calql": {"critic": {"actor"}, "actor": {"critic", "temperature"}, "temperature": {"actor"}},
+    "deflow": RESIDUAL,
+    "fawac": {"critic": {"flow"}, "value": set(), "flow": {"critic", "value"}},
+    "fbrac": {"critic": {"flow"}, "flow": {"critic"}},
+    "fidec": RESIDUAL,
+    "fql": {"critic": {"policy"}, "flow": set(), "policy": {"critic", "flow"}},
+    "idql": {**EXPECTILE, "denoiser": set()},
+    "ifql": {**EXPECTILE, "flow": set()},
+    "iql": {**EXPECTILE, "actor": {"critic", "value"}},
+    "rebrac": {"critic": set(), "actor": {"critic"}},
+    "rlpd": {"critic": {"actor"}, "actor": {"critic", "temperature"}, "temperature": {"actor"}},
+    "srpo": {**EXPECTILE, "denoiser": set(), "policy": set()},
+}
+
+
+@every_case
+def test_gradients_reach_the_parameters_they_should_and_no_others(case):
+    """After one step Adam's first moment is the gradient; it is read from there."""
+    plain, metrics = step(case)
+    sees = {module: set() for module in plain.params}
+    for other, parameters in fresh(case).params.items():
+        shaken = jax.tree.map(lambda leaf: 1.1 * leaf + 0.02, parameters)
+        state = fresh(case)._replace(params={**fresh(case).params, other: shaken})
+        after, _ = step(case, state=state)
+        for module in sees:
+            if module != other and not equal(plain.optimiser[module], after.optimiser[module]):
+                sees[module].add(other)
+    assert sees == SEES[method_of(case)]
+    for module, moments in plain.optimiser.items():
+        assert metrics[f"grad_norm/{module}"] > 0
+        for path, leaf in jax.tree.leaves_with_path(moments):  # every layer is reached, encoders too
+            assert np.any(leaf != 0), (module, jax.tree_util.keystr(path))
+
+
+@every_case
+def test_rewards_reach_the_critic_alone(case):
+    plain, _ = step(case)
+    rewarded, _ = step(case, batch=make_batch(case, rewards=jnp.full(8, 5.0)))
     moved = {m for m in plain.params if not equal(plain.params[m], rewarded.params[m])}
-    # Rewards enter the critic's target and nothing else within one simultaneous step.
+    # Within one simultaneous step rewards enter the critic's target and nothing else.
     assert moved == ({"critic"} if "critic" in plain.params else set())
 
 
-@every_method
-def test_no_bootstrapping_where_the_mask_is_zero(name):
+@every_case
+def test_no_bootstrapping_where_the_mask_is_zero(case):
     rewards = jnp.linspace(-1.0, 1.0, 8)
-    _, metrics = step(name, batch=make_batch(masks=jnp.zeros(8), rewards=rewards + 3.0))
+    _, metrics = step(case, batch=make_batch(case, masks=jnp.zeros(8), rewards=rewards + 3.0))
     if "td_target" in metrics:
-        np.testing.assert_allclose(metrics["td_target"], 3.0, rtol=1e-5)
+        expected = 3.0 * getattr(options(case), "reward_scale", 1.0)
+        np.testing.assert_allclose(metrics["td_target"], expected, rtol=1e-5)
     else:
-        assert name == "bc"
+        assert case == "bc"
 
 
-@every_method
-def test_targets_follow_the_networks_as_they_were(name):
-    state, _ = step(name)  # one step on: targets and networks differ
-    after, _ = step(name, state=state, batch=make_batch(seed=1))
-    targets = state.target if name not in ("fidec", "deflow") else {"critic": state.target}
-    moved = after.target if name not in ("fidec", "deflow") else {"critic": after.target}
-    rate = 0.0 if name == "rebrac" else 0.005  # rebrac's second step is not an actor step
-    for module, target in targets.items():
-        expected = jax.tree.map(lambda new, old: rate * new + (1 - rate) * old, state.params[module], target)
-        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), moved[module], expected)
+@every_case
+def test_targets_follow_the_networks_as_they_were(case):
+    state, _ = step(case)  # one step on: targets and networks differ
+    after, _ = step(case, state=state, batch=make_batch(case, seed=1))
+    for module, target in critic_targets(case, state).items():
+        rate = 0.001 if module == "denoiser" else 0.005  # a moving average, slower than a target
+        rate = 0.0 if method_of(case) == "rebrac" else rate  # its second step is not an actor step
+        expected = jax.tree.map(lambda new, old: rate * new + (1 - rate) * old, state.params[module], target)  # noqa: B023
+        moved = critic_targets(case, after)[module]
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), moved, expected)
 
 
-@every_method
-def test_scan_is_a_loop(name):
-    batch, keys = make_batch(), jax.random.split(jax.random.key(3), 3)
-    looped = fresh(name)
+@every_case
+def test_scan_is_a_loop(case):
+    batch, keys = make_batch(case), jax.random.split(jax.random.key(3), 3)
+    looped = fresh(case)
     for key in keys:
-        looped, _ = jitted_update(name)(looped, batch, key)
+        looped, _ = jitted_update(case)(looped, batch, key)
     scan = fast_jit(
-        lambda s, keys: jax.lax.scan(lambda s, k: (algorithm(name).update(s, batch, k)[0], None), s, keys)
+        lambda s, keys: jax.lax.scan(lambda s, k: (algorithm(case).update(s, batch, k)[0], None), s, keys)
     )
-    scanned, _ = scan(fresh(name), keys)
+    scanned, _ = scan(fresh(case), keys)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), scanned, looped)
 
 
-@every_method
-def test_seeds_side_by_side_equal_single_ones(name):
-    batch, key = make_batch(), jax.random.key(3)
-    states = jax.tree.map(lambda *leaves: jnp.stack(leaves), fresh(name, 0), fresh(name, 1))
-    both, _ = fast_jit(jax.vmap(algorithm(name).update, in_axes=(0, None, None)))(states, batch, key)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in ("fidec", "iql", "rebrac") else pytest.mark.slow) for name in OWN]
+)
+def test_compiled_and_interpreted_agree(name):
+    compiled, metrics = step(name)
+    plain, same = algorithm(name).update(fresh(name), make_batch(name), jax.random.key(1))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-5), metrics, same)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4), compiled.params, plain.params)
+
+
+@every_case
+def test_the_state_may_be_donated(case):
+    """No array is in the state twice, and the donated buffers give the same result."""
+    state = jax.tree.map(jnp.copy, fresh(case))
+    donating = jax.jit(
+        algorithm(case).update, donate_argnums=0, compiler_options={"xla_backend_optimization_level": 0}
+    )
+    after, _ = donating(jax.jit(algorithm(case).init)(jax.random.key(0)), make_batch(case), jax.random.key(1))
+    expected, _ = step(case, state=state)
+    assert equal(after, expected)
+
+
+@every_case
+def test_a_state_from_the_disk_goes_on_as_the_one_in_memory(case, tmp_path):
+    middle, _ = step(case)
+    save_tree(tmp_path / "state.safetensors", middle)
+    template = jax.eval_shape(lambda: fresh(case))
+    restored = jax.tree.map(jnp.asarray, load_tree(tmp_path / "state.safetensors", template))
+    through, _ = step(case, state=middle, seed=2)
+    resumed, _ = step(case, state=restored, seed=2)
+    assert equal(through, resumed)
+
+
+@every_case
+def test_seeds_side_by_side_equal_single_ones(case):
+    batch, key = make_batch(case), jax.random.key(3)
+    states = jax.tree.map(lambda *leaves: jnp.stack(leaves), fresh(case, 0), fresh(case, 1))
+    both, _ = fast_jit(jax.vmap(algorithm(case).update, in_axes=(0, None, None)))(states, batch, key)
     for i in range(2):
-        single, _ = jitted_update(name)(fresh(name, i), batch, key)
+        single, _ = jitted_update(case)(fresh(case, i), batch, key)
         row = jax.tree.map(lambda leaf: leaf[i], both)  # noqa: B023
         jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-3, atol=2e-5), row, single)
 
 
-@every_method
-def test_actions_lie_in_the_box_for_one_observation_and_for_many(name):
-    act, key = fast_jit(algorithm(name).act), jax.random.key(0)
-    wide = jax.tree.map(lambda leaf: 30.0 * leaf, fresh(name).params)
-    many = act(fresh(name)._replace(params=wide), 10.0 * jnp.ones((5, 4)), key)
+@every_case
+def test_actions_lie_in_the_box_for_one_observation_and_for_many(case):
+    act, key = fast_jit(algorithm(case).act), jax.random.key(0)
+    wide = jax.tree.map(lambda leaf: 30.0 * leaf, fresh(case).params)
+    many = act(fresh(case)._replace(params=wide), observations_of(case, 5, scale=10.0), key)
     assert many.shape == (5, 2)
     assert np.abs(many).max() <= 1.0
-    assert act(fresh(name), jnp.ones(4), key).shape == (2,)
+    assert act(fresh(case), observations_of(case), key).shape == (2,)
 
 
-@every_method
-def test_candidates_and_base_actions_are_given_or_refused(name):
-    state, observations, key = fresh(name), jnp.ones((3, 4)), jax.random.key(0)
-    if name in ("bc", "iql", "rebrac"):
+@every_case
+def test_candidates_and_base_actions_are_given_or_refused(case):
+    name, key = method_of(case), jax.random.key(0)
+    state, observations = fresh(case), observations_of(case, 3)
+    if name in ("bc", "calql", "iql", "rebrac", "rlpd", "srpo"):
         with pytest.raises(ConfigError, match="no base policy"):
-            algorithm(name).act(state, observations, key, return_base=True)
+            algorithm(case).act(state, observations, key, return_base=True)
         with pytest.raises(ConfigError, match="no candidates"):
-            algorithm(name).act(state, observations, key, candidates=2)
+            algorithm(case).act(state, observations, key, candidates=2)
         return
-    if name in ("fawac", "fbrac"):  # the flow itself is the policy
+    if name in ("cac", "fawac", "fbrac"):  # the model itself is the policy
         with pytest.raises(ConfigError, match="no base policy"):
-            algorithm(name).act(state, observations, key, return_base=True)
-        assert algorithm(name).act(state, observations, key, candidates=2).shape == (3, 2)
+            algorithm(case).act(state, observations, key, return_base=True)
+        assert algorithm(case).act(state, observations, key, candidates=2).shape == (3, 2)
         return
-    actions, base = algorithm(name).act(state, observations, key, candidates=2, return_base=True)
+    actions, base = algorithm(case).act(state, observations, key, candidates=2, return_base=True)
     assert actions.shape == base.shape == (3, 2)
 
 
-@every_method
-def test_a_batch_of_one_with_a_one_dimensional_action(name):
-    small = algorithm(name, Spec((4,), 1))
-    state = jax.eval_shape(small.init, jax.random.key(0))
-    after, _ = jax.eval_shape(small.update, state, make_batch(rows=1, d=1), jax.random.key(0))
+@every_case
+def test_a_batch_of_one_with_a_one_dimensional_action(case):
+    small = algorithm(case, d=1)
+    state = jax.jit(small.init)(jax.random.key(0))
+    after, metrics = fast_jit(small.update)(state, make_batch(case, rows=1, d=1), jax.random.key(0))
     assert jax.tree.structure(after) == jax.tree.structure(state)
+    assert all(np.isfinite(value) for value in metrics.values())
+    assert small.act(after, observations_of(case, 1), jax.random.key(0)).shape == (1, 1)
 
 
-@every_method
-def test_the_portable_policy_acts_as_the_state_does(name, tmp_path):
-    state, observations, key = fresh(name), jnp.ones((3, 4)), jax.random.key(5)
-    small = algorithm(name).policy(state)
+@every_case
+def test_the_portable_policy_acts_as_the_state_does(case, tmp_path):
+    state, observations, key = fresh(case), observations_of(case, 3), jax.random.key(5)
+    small = algorithm(case).policy(state)
     assert len(jax.tree.leaves(small)) < len(jax.tree.leaves(state))
-    act = algorithm(name).act
+    act = algorithm(case).act
     assert equal(act(state, observations, key), act(small, observations, key))
-    policy = Policy(name, options(name), SPEC, state)
+    policy = Policy(method_of(case), options(case), spec_of(case), state)
     policy.save(tmp_path / "policy")
     loaded = load_policy(tmp_path / "policy")
-    assert np.array_equal(policy(np.ones((3, 4))), loaded(np.ones((3, 4))))
+    assert np.array_equal(policy(np.asarray(observations)), loaded(np.asarray(observations)))
+
+
+@pytest.mark.parametrize("name", ["cac", "calql", "idql", "rlpd", "srpo"])
+def test_methods_without_an_encoder_refuse_images(name):
+    with pytest.raises(ConfigError, match=rf"{name} takes flat observations, not of shape \(8, 8, 6\)"):
+        algorithm(f"{name}/pixels")
