@@ -17,8 +17,9 @@ COMMANDS = {
     ),
     "train": ("fidec.cli.train", "train a method on a data set, or resume a run"),
     "eval": ("fidec.cli.evaluate", "evaluate a run's policy, next to its base policy if asked"),
+    "suite": ("fidec.cli.suite", "train and compare all methods of a suite"),
     "data": ("fidec.cli.data", "make, get, list, show and check data sets"),
-    "algos": ("fidec.cli.algos", "list the methods, or the options of one"),
+    "algos": ("fidec.cli.algos", "list the methods, or the essence of one"),
     "tasks": ("fidec.cli.tasks", "list the tasks, or what is known of one"),
     "doctor": ("fidec.cli.doctor", "what this machine has: devices, rendering, versions, cache, disk"),
 }

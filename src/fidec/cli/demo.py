@@ -8,17 +8,13 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fidec.cli.evaluate import print_comparison
 from fidec.cli.output import parse
 from fidec.errors import ConfigError, EnvError
+from fidec.tasks.suites import DEMO
 
-# Chosen by measurement for ten minutes on two cores; README says what they give. The discount is shorter than the
-# benchmark's 0.99, since the critic must fall to about -1 / (1 - discount) before it ranks anything, and small
-# networks take a larger learning rate.
-TASK = "cube-single-play-singletask-task2-v0"
-OPTIONS: dict[str, Any] = {"hidden": (128, 128, 128), "discount": 0.97, "learning_rate": 1e-3}
+TASK, OPTIONS = DEMO.task, DEMO.common
 
 
 @dataclass(frozen=True)
@@ -30,9 +26,9 @@ class DemoArgs:
 
     out: Path = Path("demo-run")
     """Directory for the data, the run and the pictures."""
-    rows: int = 100_000
+    rows: int = DEMO.rows
     """Rows of data to make."""
-    steps: int = 15_000
+    steps: int = DEMO.steps
     """Updates."""
     episodes: int = 50
     """Evaluation episodes."""

@@ -1,0 +1,72 @@
+"""A table of runs, read from their directories alone: success with its interval, and what an update cost."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from fidec.errors import RunError
+from fidec.train.rundir import RunDirectory
+
+COLUMNS = ("method", "seed", "evaluations", "success", "low", "high", "n", "ms_per_update", "steps")
+
+
+def row(path: Path) -> dict[str, Any]:
+    """What a finished run says of itself. The success is that of the last evaluation; all are in `evaluations`."""
+    directory = RunDirectory.open(path, read_only=True)
+    config = directory.read_config()
+    evaluations = directory.read_jsonl("eval")
+    if not evaluations or (directory.read_status() or {}).get("state") != "done":
+        raise RunError(f"{path} is not a finished run with an evaluation")
+    last = evaluations[-1]
+    rates = [event["time/steps_per_second"] for event in directory.read_jsonl("time") if _has_rate(event)]
+    return {
+        "method": config["algo"],
+        "seed": config["seed"],
+        "evaluations": {event["step"]: event["evaluation/success"] for event in evaluations},
+        "success": last["evaluation/success"],
+        "low": last["evaluation/success_low"],
+        "high": last["evaluation/success_high"],
+        "n": last["evaluation/n"],
+        "ms_per_update": 1e3 / median(rates) if rates else None,
+        "steps": last["step"],
+    }
+
+
+def _has_rate(event: dict[str, Any]) -> bool:
+    return event.get("time/steps_per_second") is not None
+
+
+def markdown(rows: list[dict[str, Any]], settings: dict[str, str]) -> str:
+    """A Markdown table, in the order of `rows`; `settings` says what a method was given."""
+    steps = sorted({step for row in rows for step in row["evaluations"]})
+    header = ["method", *(["seed"] if len({row["seed"] for row in rows}) > 1 else [])]
+    lines = [
+        [*header, "own settings", *(f"at {step:,}" for step in steps), "last, 95 % interval", "ms/update"],
+        ["---"] * (len(header) + len(steps) + 3),
+    ]
+    for r in rows:
+        cells = [r["method"], *([str(r["seed"])] if len(header) > 1 else []), settings.get(r["method"], "")]
+        cells += [_success(r["evaluations"].get(step)) for step in steps]
+        cells.append(f"**{_success(r['success'])}** [{_success(r['low'])}, {_success(r['high'])}]")
+        cells.append("" if r["ms_per_update"] is None else f"{r['ms_per_update']:.1f}")
+        lines.append(cells)
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def _success(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def comma_separated(rows: list[dict[str, Any]]) -> str:
+    """CSV with a header; the evaluations in one cell as step:success."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for r in rows:
+        curve = " ".join(f"{step}:{value}" for step, value in r["evaluations"].items())
+        writer.writerow([curve if name == "evaluations" else r[name] for name in COLUMNS])
+    return text.getvalue()
