@@ -1,9 +1,10 @@
-"""What one update costs: `python -m benchmarks.update [--algo NAME] [--preset NAME] [--hidden ...] [--json]`.
+"""What one update costs: `python -m benchmarks.update [--all] [--algo NAME] [--presets ...] [--hidden ...] [--json]`.
 
 Everything is measured inside one run, interleaved and repeated, because machines are noisy: read the ratios. The
 FLOPs come from XLA's cost analysis of the compiled update; the machine's peak is its own matrix product at the
 size of a hidden layer; the loop's overhead compares the training loop (batches drawn on the device, metrics
-summed, dispatches of about a second) with bare updates on a fixed batch.
+summed, dispatches of about a second) with bare updates on a fixed batch. With `--all` every method is measured in
+turn, round after round, and each round gives every method's ratio to FQL.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ from fidec.types import Batch, Spec
 class BenchmarkArgs:
     """Measure the cost of one update, by default at the paper's size."""
 
+    all: bool = False
+    """Measure all methods, each with its recommended preset, and their ratios to FQL."""
     algo: str = "fidec"
-    """Method."""
+    """Method, if not all."""
     presets: tuple[str, ...] = ("recommended", "paper", "released")
     """Presets to measure."""
     observation_dim: int = 28
@@ -47,13 +50,14 @@ class BenchmarkArgs:
     """Print as JSON."""
 
 
-def random_batch(spec: Spec, rows: int) -> Batch:
+def random_batch(spec: Spec, rows: int, returns: bool = False) -> Batch:
     """Normal observations and uniform actions: the cost does not depend on the values."""
     generator = np.random.default_rng(0)
     observations = generator.standard_normal((2, rows, *spec.observation_shape), np.float32)
     actions = generator.uniform(-1, 1, (2, rows, spec.action_dim)).astype(np.float32)
     rewards, masks = -np.ones(rows, np.float32), np.ones(rows, np.float32)
-    return jax.tree.map(jnp.asarray, Batch(observations[0], actions[0], rewards, masks, observations[1], actions[1]))
+    batch = Batch(observations[0], actions[0], rewards, masks, observations[1], actions[1])
+    return jax.tree.map(jnp.asarray, batch._replace(returns=50.0 * rewards) if returns else batch)
 
 
 def seconds_of(run: Callable[[int], Any], count: int) -> float:
@@ -75,24 +79,20 @@ class Peak:
             self.chain(self.x, self.w).block_until_ready()
 
 
-class Case:
-    """One preset: its compiled bare update and its compiled training loop, each on a state of its own."""
+class Update:
+    """The compiled update of one method and preset."""
 
-    def __init__(self, args: BenchmarkArgs, preset: str):
-        self.preset = preset
-        spec = Spec((args.observation_dim,), args.action_dim)
-        algorithm = algos.make(args.algo, spec, preset=preset, hidden=args.hidden)
-        self.batch, self.key = random_batch(spec, args.batch_size), rng.stream(0, "update")
-        self.data = random_batch(spec, 100_000)
-        self.carry = loop.start(algorithm, 0, self.batch)
-        self.state = jax.tree.map(jnp.copy, self.carry.state)
+    def __init__(self, args: BenchmarkArgs, algo: str, preset: str):
+        self.algo, self.preset = algo, preset
+        self.spec = Spec((args.observation_dim,), args.action_dim)
+        self.algorithm = algos.make(algo, self.spec, preset=preset, hidden=args.hidden)
+        self.batch = random_batch(self.spec, args.batch_size, algos.get(algo).returns)
+        self.key = rng.stream(0, "update")
+        self.state = loop.start(self.algorithm, 0, self.batch).state
         begin = time.perf_counter()
-        update = jax.jit(algorithm.update, donate_argnums=0)
+        update = jax.jit(self.algorithm.update, donate_argnums=0)
         self.update = update.lower(self.state, self.batch, self.key).compile()
         self.compile_seconds = time.perf_counter() - begin
-        steps = loop.make_steps(algorithm, 0, args.batch_size)
-        self.steps = steps.lower(self.carry, self.data, np.int32(0), np.int32(1)).compile()
-        self.step, self.pace = 0, loop.Pace()
         cost: Any = self.update.cost_analysis()
         self.gflop = cost["flops"] / 1e9
 
@@ -100,6 +100,18 @@ class Case:
         for _ in range(count):
             self.state, _ = self.update(self.state, self.batch, self.key)
         jax.block_until_ready(self.state)
+
+
+class Case(Update):
+    """The update and the compiled training loop, each on a state of its own."""
+
+    def __init__(self, args: BenchmarkArgs, preset: str):
+        super().__init__(args, args.algo, preset)
+        self.data = random_batch(self.spec, 100_000, algos.get(args.algo).returns)
+        self.carry = loop.start(self.algorithm, 0, self.batch)
+        steps = loop.make_steps(self.algorithm, 0, args.batch_size)
+        self.steps = steps.lower(self.carry, self.data, np.int32(0), np.int32(1)).compile()
+        self.step, self.pace = 0, loop.Pace()
 
     def run_loop(self, count: int) -> None:
         self.carry, self.step = loop.run_to(
@@ -119,6 +131,10 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     import sys
 
     args = parse(BenchmarkArgs, sys.argv[1:] if argv is None else argv, "python -m benchmarks.update")
+    if args.all:
+        rows = _measure_all(args)
+        print_json(rows) if args.json else _print_all(args, rows)
+        return rows
     cases = {preset: Case(args, preset) for preset in args.presets}
     peak = Peak(args.hidden[0], args.batch_size)
     rows = [_measure(args, case, peak) for case in cases.values()]
@@ -160,12 +176,65 @@ def _measure(args: BenchmarkArgs, case: Case, peak: Peak) -> dict[str, Any]:
     }
 
 
-def _print(args: BenchmarkArgs, rows: list[dict[str, Any]]) -> None:
+def _measure_all(args: BenchmarkArgs) -> list[dict[str, Any]]:
+    """Every method once a round, in changing order; the ratios are taken within the rounds."""
+    updates = {name: Update(args, name, "recommended") for name in algos.names()}
+    counts = {}
+    for name, update in updates.items():
+        update.run_bare(3)  # warm up
+        counts[name] = max(1, round(args.seconds / seconds_of(update.run_bare, 3)))
+    times: dict[str, list[float]] = {name: [] for name in updates}
+    for i in range(args.repeats):
+        for name in updates if i % 2 == 0 else reversed(updates):
+            times[name].append(seconds_of(updates[name].run_bare, counts[name]))
+    fql = np.array(times["fql"])
+    rows = []
+    for name, update in updates.items():
+        seconds = np.array(times[name])
+        ratios = seconds / fql
+        rows.append(
+            {
+                "algo": name,
+                "gflop_per_update": update.gflop,
+                "gflop_ratio_to_fql": update.gflop / updates["fql"].gflop,
+                "compile_seconds": update.compile_seconds,
+                "ms_per_update": float(np.median(seconds)) * 1e3,
+                "ms_quartiles": (np.percentile(seconds, [25, 75]) * 1e3).tolist(),
+                "ratio_to_fql": float(np.median(ratios)),
+                "ratio_quartiles": np.percentile(ratios, [25, 75]).tolist(),
+            }
+        )
+    return rows
+
+
+def _print_all(args: BenchmarkArgs, rows: list[dict[str, Any]]) -> None:
+    _print_setting(args)
+    print_table(
+        ("method", "GFLOP/update", "x FQL", "compile s", "ms/update", "x FQL (quartiles)"),
+        [
+            (
+                row["algo"],
+                f"{row['gflop_per_update']:.2f}",
+                f"{row['gflop_ratio_to_fql']:.2f}",
+                f"{row['compile_seconds']:.1f}",
+                f"{row['ms_per_update']:.1f} ({row['ms_quartiles'][0]:.1f} to {row['ms_quartiles'][1]:.1f})",
+                f"{row['ratio_to_fql']:.2f} ({row['ratio_quartiles'][0]:.2f} to {row['ratio_quartiles'][1]:.2f})",
+            )
+            for row in rows
+        ],
+    )
+
+
+def _print_setting(args: BenchmarkArgs) -> None:
     widths = " x ".join(map(str, args.hidden))
     print(
         f"{jax.default_backend()}, {len(jax.devices())} device(s); observation {args.observation_dim}, action "
         f"{args.action_dim}, hidden {widths}, batch {args.batch_size}; medians (quartiles) of {args.repeats} repeats"
     )
+
+
+def _print(args: BenchmarkArgs, rows: list[dict[str, Any]]) -> None:
+    _print_setting(args)
     print_table(
         ("method", "preset", "GFLOP/update", "compile s", "ms/update", "of matmul peak", "loop overhead"),
         [
