@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
 import shutil
 
@@ -9,7 +11,10 @@ import numpy as np
 import pytest
 
 from conftest import fingerprint, random_columns, read_rows
+from fidec import algos
+from fidec.algos.base import COMMON_LOGS
 from fidec.cli import COMMANDS
+from fidec.cli.algos import meanings
 from fidec.cli.data import COMMANDS as DATA_COMMANDS
 
 TINY = ("--algo", "tiny", "--batch-size", 8, "--log-interval", 20, "--checkpoint-interval", 20, "--eval-envs", 1)
@@ -67,15 +72,91 @@ def test_wrong_commands(cli, argv, words):
     assert all(word in out + err for word in words)
 
 
-def test_algos_and_tasks(cli, tiny):
-    assert "tiny" in cli("algos")[1]
-    listed = json.loads(cli("algos", "--json")[1])
-    assert {"fidec", "deflow", "tiny"} <= {row["name"] for row in listed}
-    assert "budget" in cli("algos", "fidec")[1]
-    shown = json.loads(cli("algos", "fidec", "--json")[1])
-    assert set(shown["options"]) == {"recommended", "paper", "released"}
+def test_algos_lists_every_method(cli, tiny):
+    rows = dict(line.split(maxsplit=1) for line in cli("algos")[1].splitlines()[1:])
+    assert rows == {name: algos.get(name).summary for name in algos.names()}
+    assert "tiny" in rows
+    assert json.loads(cli("algos", "--json")[1])[0].keys() == {"name", "summary", "presets"}
     check_error(cli("algos", "fidek"), 2, "did you mean fidec")
 
+
+@pytest.mark.parametrize("name", algos.names())
+def test_algos_shows_the_essence_of_a_method(cli, name):
+    method, shown = algos.get(name), json.loads(cli("algos", name, "--json")[1])
+    assert shown["docstring"]
+    assert set(shown["options"]) == {"recommended", *method.presets}
+    assert shown["options"]["recommended"].keys() == shown["meanings"].keys()
+    assert all(shown["meanings"].values()), "an option without a meaning"
+    assert shown["logs"] == dict(method.logs)
+    assert shown["common_logs"] == COMMON_LOGS
+    assert shown["command"].endswith(f" --algo {name}")
+    text = cli("algos", name)[1]
+    parts = (shown["summary"], shown["command"], shown["page"], *shown["meanings"].values(), *method.logs.values())
+    words = " ".join(text.split())
+    assert all(" ".join(part.split()) in words for part in (*parts, *COMMON_LOGS.values(), *shown["meanings"]))
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+@pytest.mark.parametrize("name", ["fidec", "ifql"])
+def test_algos_wraps_to_the_terminal(cli, monkeypatch, name, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = cli("algos", name)[1].splitlines()
+    assert max(map(len, lines)) <= width
+    assert any(len(line) > 0.8 * min(width, 118) for line in lines)  # 118: the width of the code
+    equation = "D(delta; s, a_0) = c delta^T F delta," if name == "fidec" else "value   E |tau - 1(u < 0)| u^2,"
+    assert any(line.startswith(f"    {equation}") for line in lines)  # laid out as in the code
+    beneath = any(line.startswith("    Widths of the hidden layers") for line in lines)
+    assert beneath == (name == "fidec" and width < 110)  # three presets leave no room for the meaning beside them
+
+
+def test_algos_needs_neither_docstrings_nor_logs(cli, tiny, monkeypatch):
+    shown = json.loads(cli("algos", "tiny", "--json")[1])
+    assert shown["meanings"] == {
+        "learning_rate": "Step size.",
+        "jitter": "Standard deviation of the noise on the parameters.",
+    }
+    assert shown["page"] is None
+    assert "docs/methods" not in cli("algos", "tiny")[1]
+
+    config = dataclasses.make_dataclass("Bare", [("rate", float, 0.5)], namespace={"__module__": "nowhere"})
+    bare = algos.Method("bare", "nothing but a name", config, functools.partial(lambda config, spec: None))
+    monkeypatch.setattr(algos, "get", {"bare": bare}.get)
+    code, out, _ = cli("algos", "bare")
+    assert code == 0
+    assert "rate    0.5" in out
+    assert "loss " in out
+    assert json.loads(cli("algos", "bare", "--json")[1])["meanings"] == {"rate": ""}
+
+
+@dataclasses.dataclass(frozen=True)
+class Parent:
+    first: int = 1
+    """The first,
+    on two lines."""
+    second: int = 2
+    """The second."""
+    third: int = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Child(Parent):
+    first: int = 4
+    second: int = 5
+    """Another second."""
+    fourth: int = 6
+    """The fourth."""
+
+
+def test_the_meaning_of_an_option_stands_under_it():
+    assert meanings(Child) == {
+        "first": "The first, on two lines.",
+        "second": "Another second.",
+        "third": "",
+        "fourth": "The fourth.",
+    }
+
+
+def test_tasks(cli):
     rows = json.loads(cli("tasks", "--family", "cube-single", "--json")[1])
     assert {row["id"] for row in rows} >= {"cube-single-play-singletask-task2-v0"}
     assert len(cli("tasks")[1].splitlines()) > 100

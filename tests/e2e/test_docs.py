@@ -20,22 +20,31 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 import fidec
-from fidec import algos, cli, rng, tasks
+from fidec import algos, cli, tasks
+from fidec.algos import backbone
 from fidec.algos import base as register
 from fidec.envs.evaluate import summarise
 from fidec.envs.pool import Episode
+from fidec.errors import ConfigError
 from fidec.train import evaluate, rundir
 from fidec.types import Batch, Spec
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
+DOCS = ROOT / "docs"
+PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md"]
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]\n]+\]\(([^)\s]+)\)")
 PRESETS = ("recommended", "paper", "released")
+METHODS = sorted(register._OWN)  # without plug-ins
+# Options that the overview explains once, for all methods.
+COMMON_OPTIONS = set(backbone.FlowConfig.__dataclass_fields__)
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+every_method = pytest.mark.parametrize("name", METHODS)
 
 
 def text_of(name: str) -> str:
-    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+    return (DOCS / name).read_text(encoding="utf-8")
 
 
 def blocks(text: str, *languages: str) -> list[tuple[str, int, str]]:
@@ -91,7 +100,7 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return work
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@every_page
 def test_page_runs(page: Path, empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """Top to bottom, in one directory: a command may use the file that the block above it wrote."""
     module = types.ModuleType(f"docs_{page.stem.replace('-', '_').lower()}")
@@ -118,27 +127,122 @@ def run_commands(block: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert out, f"{line} printed nothing"
 
 
-def option_rows(heading: str) -> dict[str, list[str]]:
-    """Option -> its values under the three presets."""
-    table = rows(section(text_of("concepts.md"), heading))
-    assert tuple(table[0][-3:]) == PRESETS
-    return {row[0]: row[-3:] for row in table[1:] if len(row) == len(table[0])}
+# --- the pages of the methods -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("heading", "name"), [("FiDec", "fidec"), ("DeFlow", "deflow")])
-def test_table_of_disagreements_is_what_the_presets_say(heading: str, name: str):
+def tables(text: str, first: str) -> list[list[str]]:
+    """The rows of all tables whose first column is called so, the headers left out; `a`, `b` makes two rows."""
+    found, inside = [], False
+    for line in text.splitlines():
+        cells = rows(line)
+        if not line.startswith("|"):
+            inside = False
+        elif cells and inside:
+            found += [[name.strip(), *cells[0][1:]] for name in cells[0][0].split(",")]
+        elif cells:
+            inside = cells[0][0] == first
+    return found
+
+
+def listed(text: str, first: str) -> list[str]:
+    return sorted(row[0] for row in tables(text, first))
+
+
+def page_of(name: str) -> str:
+    return text_of(f"methods/{name}.md")
+
+
+@every_method
+def test_a_page_has_every_option_and_every_metric_of_its_method_and_no_others(name: str):
+    method, options = algos.get(name), listed(page_of(name), "option")
+    # A common option may be listed again where the method declares it anew, as one with another default does.
+    anew = {
+        option
+        for cls in method.config.__mro__
+        if cls.__module__ != backbone.__name__
+        for option in vars(cls).get("__annotations__", ())
+    }
+    own = set(method.config.__dataclass_fields__) - COMMON_OPTIONS
+    assert [option for option in options if option not in anew & COMMON_OPTIONS] == sorted(own)
+    assert len(options) == len(set(options))
+    assert listed(page_of(name), "logged") == sorted(method.logs)
+
+
+def test_the_overview_has_the_common_options_and_metrics():
+    overview = text_of("methods/index.md")
+    assert listed(overview, "option") == sorted(COMMON_OPTIONS)
+    assert listed(overview, "logged") == sorted(register.COMMON_LOGS)
+
+
+def rows_of(spec: Spec, returns: bool) -> Batch:
+    shapes = (spec.observation_shape, (spec.action_dim,), (), (), spec.observation_shape, (spec.action_dim,))
+    columns = [jax.ShapeDtypeStruct((4, *shape), np.float32) for shape in shapes]
+    return Batch(*columns)._replace(returns=jax.ShapeDtypeStruct((4,), np.float32) if returns else None)
+
+
+@every_method
+def test_an_update_logs_what_the_method_says(name: str):
+    method, key = algos.get(name), jax.random.key(0)
+    spec = Spec((3,), 2)
+    for preset in ("recommended", *method.presets):
+        algorithm = method.make(method.configure(preset), spec)
+        state = jax.eval_shape(algorithm.init, key)
+        logged = set(jax.eval_shape(algorithm.update, state, rows_of(spec, method.returns), key)[1])
+        modules = {metric.partition("/")[2] for metric in logged if metric.startswith("grad_norm/")}
+        losses = {f"{module}_loss" for module in modules}
+        common = {"loss", "q_data", "td_target"} | losses | {f"grad_norm/{module}" for module in modules}
+        assert logged - common == set(method.logs), preset
+        assert not common & set(method.logs), "a common metric needs no meaning of its own"
+        assert "loss" in logged
+        assert ("q_data" in logged) == ("td_target" in logged) == ("critic" in modules)
+        # Those without a loss are updated in closed form: the multiplier.
+        assert losses - logged <= {"multiplier_loss"}
+
+
+@every_method
+def test_a_page_has_a_title_equations_and_a_command_that_is_understood(name: str, monkeypatch: pytest.MonkeyPatch):
+    page = page_of(name)
+    title = page.splitlines()[0]
+    assert title.startswith("# ")
+    assert title.removeprefix("# ").replace("-", "").lower() == name
+    assert "$$" in page
+    commands = [
+        shlex.split(line)[2:]
+        for language, options, block in FENCE.findall(page)
+        if language == "console" and options.split() == ["no-run"]
+        for line in block.splitlines()
+        if line.startswith("$ fidec train ")
+    ]
+    understood = []
+    monkeypatch.setattr("fidec.cli.train._train", lambda config, **_: understood.append(config) or 0)
+    for words in commands:
+        assert cli.main(words) == 0, words
+    assert name in [config.algo for config in understood]
+    assert all(config.task is not None and tasks.settings(config.task) for config in understood)
+
+
+@every_method
+def test_the_overview_says_whether_a_method_takes_images(name: str):
+    rows = {row[0]: row for row in tables(text_of("methods/index.md"), "method")}
+    spec = Spec((64, 64, 3), 2, observation_dtype="uint8")
+    try:
+        jax.eval_shape(algos.make(name, spec).init, jax.random.key(0))
+        takes = "yes"
+    except ConfigError:
+        takes = "no"
+    assert rows[f"[{name}]({name}.md)"][-1] == takes
+
+
+@pytest.mark.parametrize("name", ["fidec", "deflow"])
+def test_table_of_presets_is_what_the_presets_say(name: str):
     method = algos.get(name)
     configs = [method.configure(preset) for preset in PRESETS]
-    table = option_rows(heading)
-    for option, cells in table.items():
-        assert cells == [str(getattr(config, option)) for config in configs], option
-    changed = {option for preset in method.presets.values() for option in preset}
-    assert changed <= set(table), "a preset fixes an option that the table lacks"
+    for option, *_, recommended, paper, released in tables(page_of(name), "option"):
+        assert [recommended, paper, released] == [str(getattr(config, option)) for config in configs], option
 
 
 def test_table_of_budgets_is_what_the_tasks_say():
-    table = [row for row in rows(section(text_of("concepts.md"), "FiDec")) if row[0].endswith(("-play", "-navigate"))]
-    listed = {name.strip(): row[1:] for row in table for name in row[0].split(",")}
+    listed = {row[0]: row[1:] for row in tables(section(page_of("fidec"), "Budgets"), "tasks")}
     for family, cells in listed.items():
         found = tasks.settings(f"{family}-singletask-v0")
         assert found is not None, family
@@ -156,20 +260,6 @@ def glossary(prefix: str) -> set[str]:
     names = [row[0] for row in rows(section(text_of("concepts.md"), "Glossary of logged numbers"))]
     assert len(names) == len(set(names))
     return {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
-
-
-def test_glossary_has_the_metrics_of_an_update():
-    spec = Spec(observation_shape=(3,), action_dim=2)
-    batch = Batch(*(np.zeros((4, *shape), np.float32) for shape in ((3,), (2,), (), (), (3,), (2,))))
-    key = rng.stream(0, "update")
-    found = {}
-    for name, preset in (("fidec", "recommended"), ("fidec", "paper"), ("deflow", "recommended")):
-        algorithm = algos.make(name, spec, preset=preset, hidden=(4,), flow_steps=1)
-        state = jax.eval_shape(algorithm.init, key)
-        found[name, preset] = set(jax.eval_shape(algorithm.update, state, batch, key)[1])
-    assert glossary("training/") == found["fidec", "recommended"] == found["deflow", "recommended"]
-    # The one that the glossary says is there only with dual=log.
-    assert glossary("training/") - found["fidec", "paper"] == {"grad_norm/multiplier"}
 
 
 class OneEpisode:
@@ -258,7 +348,7 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@every_page
 def test_links_resolve(page: Path):
     for link in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
         if re.match(r"[a-z]+:", link):
@@ -266,44 +356,23 @@ def test_links_resolve(page: Path):
         name, _, anchor = link.partition("#")
         target = (page.parent / name).resolve() if name else page
         assert target.exists(), f"{page.name} links to {link}"
-        if page.parent.name == "docs":
-            assert target.is_relative_to(ROOT / "docs"), (
-                f"{page.name}: {link} leaves docs/, which MkDocs cannot follow"
-            )
+        if page.is_relative_to(DOCS):
+            assert target.is_relative_to(DOCS), f"{page.name}: {link} leaves docs/, which MkDocs cannot follow"
         if anchor:
             assert anchor in anchors(target.read_text(encoding="utf-8")), f"{page.name} links to {link}"
 
 
 def test_every_page_is_in_the_contents():
-    names = {page.name for page in PAGES if page.parent.name == "docs"}
-    assert set(re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)) == names
-    assert set(LINK.findall(text_of("index.md"))) == names - {"index.md"}
+    names = {page.relative_to(DOCS).as_posix() for page in PAGES if page.is_relative_to(DOCS)}
+    assert set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)) == names
+    methods = {name for name in names if name.startswith("methods/")}
+    assert {f"methods/{name}.md" for name in ("index", *METHODS)} == methods
+    assert set(LINK.findall(text_of("index.md"))) == names - methods - {"index.md"} | {"methods/index.md"}
+    linked = [row[0] for row in tables(text_of("methods/index.md"), "method")]
+    assert linked == [f"[{name}]({name}.md)" for name in METHODS]
 
 
 @pytest.mark.parametrize("name", fidec.__all__)
 def test_every_public_name_is_documented(name: str):
     assert hasattr(fidec, name)
     assert any(re.search(rf"\bfidec\.{name}\b", page.read_text(encoding="utf-8")) for page in PAGES)
-
-
-@pytest.mark.parametrize("name", ["bc", "iql", "rebrac", "fawac", "fbrac", "ifql", "fql"])
-def test_a_methods_section_names_its_options_and_metrics(name):
-    page = text_of("methods.md")
-    heading = {"rebrac": "ReBRAC"}.get(name, name.upper())
-    cells = {word.strip() for row in rows(section(page, heading)) for word in row[0].split(",")} - {
-        "option",
-        "logged",
-    }
-    common = {"hidden", "learning_rate", "target_rate", "discount"}
-    assert all(f"`{option}`" in page.partition("## BC")[0] for option in common)
-    options = set(algos.get(name).config.__dataclass_fields__) - common
-    algorithm = algos.make(name, Spec((3,), 2))
-    shapes = ((3,), (2,), (), (), (3,), (2,))
-    batch = Batch(*(jax.ShapeDtypeStruct((4, *shape), np.float32) for shape in shapes))
-    state = jax.eval_shape(algorithm.init, jax.random.key(0))
-    logged = set(jax.eval_shape(algorithm.update, state, batch, jax.random.key(0))[1])
-    modules = {key.removeprefix("grad_norm/") for key in logged if key.startswith("grad_norm/")}
-    general = {"loss", "q_data", "td_target"} | {
-        f(m) for m in modules for f in ("{}_loss".format, "grad_norm/{}".format)
-    }
-    assert cells == options | (logged - general)

@@ -1,20 +1,33 @@
-"""`fidec algos [NAME]`."""
+"""`fidec algos [NAME]`: the methods, or the essence of one, all read from its code."""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import functools
+import inspect
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Any
 
 import tyro
 
 from fidec import algos
+from fidec.algos import backbone
+from fidec.algos.base import COMMON_LOGS
 from fidec.cli.output import parse, print_json, print_table
+
+TASK = "cube-single-play-singletask-task2-v0"  # of the one command; its data can be made anywhere
+NARROW = 36  # columns that the last column of a table needs to be worth reading
 
 
 @dataclass(frozen=True)
 class AlgosArgs:
-    """List the methods, or show the options of one under each of its presets."""
+    """List the methods, or show one: its equations, its options under each preset, what it logs, its command."""
 
     name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME]")] = None
     """A method."""
@@ -24,24 +37,124 @@ class AlgosArgs:
 
 def main(argv: list[str]) -> int:
     args = parse(AlgosArgs, argv, "fidec algos")
-    if args.name is None:
-        methods = [algos.get(name) for name in algos.names()]
+    if args.name is not None:
+        found = describe(args.name)
         if args.json:
-            print_json([{"name": m.name, "summary": m.summary, "presets": _presets(m)} for m in methods])
+            print_json(found)
         else:
-            print_table(("method", "what it is"), [(m.name, m.summary) for m in methods])
+            _print(found, shutil.get_terminal_size().columns)
         return 0
-    method = algos.get(args.name)
-    options = {preset: dataclasses.asdict(method.configure(preset)) for preset in _presets(method)}
+    methods = {name: algos.get(name) for name in algos.names()}
     if args.json:
-        print_json({"name": method.name, "summary": method.summary, "options": options})
-        return 0
-    print(f"{method.name}: {method.summary}\n")
-    names = [field.name for field in dataclasses.fields(method.config)]
-    rows = [(name, *(_cell(options[preset][name]) for preset in options)) for name in names]
-    print_table(("option", *options), rows)
-    print(f"\n`fidec train --algo {method.name} --help` explains each option.")
+        print_json([{"name": n, "summary": m.summary, "presets": _presets(m)} for n, m in methods.items()])
+    else:
+        print_table(("method", "what it is"), [(name, method.summary) for name, method in methods.items()])
     return 0
+
+
+def describe(name: str) -> dict[str, Any]:
+    """All that is known of a method, as plain values."""
+    method = algos.get(name)
+    module, *bases = _modules(method)
+    return {
+        "name": name,
+        "summary": method.summary,
+        "docstring": _docstring(module),
+        # The nearest one only: it says itself what it takes from others.
+        "builds_on": {base: _docstring(base) for base in bases[:1] if _docstring(base)},
+        "options": {preset: dataclasses.asdict(method.configure(preset)) for preset in _presets(method)},
+        "meanings": meanings(method.config),
+        "logs": dict(method.logs),
+        "common_logs": COMMON_LOGS,
+        "command": f"fidec train --task {TASK} --algo {name}",
+        "page": f"docs/methods/{name}.md" if module.startswith("fidec.algos.") else None,
+    }
+
+
+def meanings(config: type) -> dict[str, str]:
+    """The docstring under each field of a dataclass, "" where there is none; a class speaks before its bases."""
+    found: dict[str, str] = {}
+    for cls in reversed(config.__mro__):
+        found |= _docstrings_under_fields(cls)
+    return {field.name: found.get(field.name, "") for field in dataclasses.fields(config)}
+
+
+def _docstrings_under_fields(cls: type) -> dict[str, str]:
+    try:
+        definition = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    except (OSError, TypeError, SyntaxError):  # built in, or made where no source is kept
+        return {}
+    found = {}
+    for field, after in pairwise(definition.body if isinstance(definition, ast.ClassDef) else ()):
+        match field, after:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                found[name] = " ".join(text.split())
+    return found
+
+
+def _modules(method: algos.Method) -> list[str]:
+    """The module that makes the method, then those whose options it inherits. The backbone goes without saying."""
+    make: Any = method.make
+    while isinstance(make, functools.partial):
+        make = make.func
+    names = [make.__module__, *(cls.__module__ for cls in method.config.__mro__)]
+    return [name for name in dict.fromkeys(names) if name not in ("builtins", backbone.__name__)]
+
+
+def _docstring(module: str) -> str:
+    return inspect.cleandoc(getattr(sys.modules.get(module), "__doc__", None) or "")
+
+
+def _print(found: dict[str, Any], width: int) -> None:
+    _print_prose(f"{found['name']}: {found['summary']}", width)
+    if found["docstring"]:
+        print()
+        _print_prose(found["docstring"], width)
+    for module, text in found["builds_on"].items():
+        print(f"\nBuilt on {module}:\n")
+        _print_prose(text, width)
+    options = found["options"]
+    rows = [
+        (option, *(_cell(options[preset][option]) for preset in options), meaning)
+        for option, meaning in found["meanings"].items()
+    ]
+    print()
+    _print_wrapped(("option", *options, "meaning"), rows, width)
+    print()
+    _print_wrapped(("logged", "meaning"), (found["logs"] | found["common_logs"] | found["logs"]).items(), width)
+    print(f"\n$ {found['command']}")
+    if found["page"]:
+        print(f"\nMore: {found['page']}")
+
+
+def _print_prose(text: str, width: int) -> None:
+    """Paragraphs filled anew; lines that are laid out, such as equations, only broken where they must be."""
+    for i, block in enumerate(text.split("\n\n")):
+        if i:
+            print()
+        lines = block.strip("\n").splitlines()
+        if not any("  " in line for line in lines):
+            lines = [" ".join(lines)]
+        for line in lines:
+            margin = len(line) - len(line.lstrip())
+            hanging = " " * (margin + 4 if margin else 0)
+            print(*textwrap.wrap(line, width, subsequent_indent=hanging), sep="\n")
+
+
+def _print_wrapped(header: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> None:
+    """A table whose last column is wrapped, or stands under the others where there is no room beside them."""
+    table = [header, *rows]
+    widths = [max(len(row[i]) for row in table) for i in range(len(header) - 1)]
+    margin = sum(widths) + 2 * len(widths)
+    beneath = width - margin < NARROW
+    for number, (*cells, last) in enumerate(table):
+        line = "".join(cell.ljust(size + 2) for cell, size in zip(cells, widths, strict=True))
+        if beneath:
+            print(line.rstrip())
+            if last and number:  # what stands under the others needs no title
+                print(textwrap.fill(last, width, initial_indent=" " * 4, subsequent_indent=" " * 4))
+        else:
+            print(textwrap.fill(last, width, initial_indent=line, subsequent_indent=" " * margin) or line.rstrip())
 
 
 def _presets(method: algos.Method) -> list[str]:
