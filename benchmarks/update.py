@@ -86,7 +86,7 @@ class Update:
         self.algo, self.preset = algo, preset
         self.spec = Spec((args.observation_dim,), args.action_dim)
         self.algorithm = algos.make(algo, self.spec, preset=preset, hidden=args.hidden)
-        self.batch = random_batch(self.spec, args.batch_size, algos.get(algo).returns)
+        self.batch = random_batch(self.spec, args.batch_size, algos.get(algo).needs_returns)
         self.key = rng.stream(0, "update")
         self.state = loop.start(self.algorithm, 0, self.batch).state
         begin = time.perf_counter()
@@ -107,7 +107,7 @@ class Case(Update):
 
     def __init__(self, args: BenchmarkArgs, preset: str):
         super().__init__(args, args.algo, preset)
-        self.data = random_batch(self.spec, 100_000, algos.get(args.algo).returns)
+        self.data = random_batch(self.spec, 100_000, algos.get(args.algo).needs_returns)
         self.carry = loop.start(self.algorithm, 0, self.batch)
         steps = loop.make_steps(self.algorithm, 0, args.batch_size)
         self.steps = steps.lower(self.carry, self.data, np.int32(0), np.int32(1)).compile()

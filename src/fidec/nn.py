@@ -100,7 +100,7 @@ class Critic(Observer):
 
     @nn.compact
     def __call__(
-        self, observations: Shaped[Array, "..."], actions: Float[Array, "*batch d"], encoded: bool = False
+        self, observations: Shaped[Array, "..."], actions: Float[Array, "*batch d"]
     ) -> Float[Array, "ensemble *batch"]:
         heads = nn.vmap(
             MLP,
@@ -110,8 +110,7 @@ class Critic(Observer):
             out_axes=0,
             axis_size=self.ensemble,
         )
-        features = observations if encoded else self.encode(observations)
-        x = jnp.concatenate([beside(features, actions), actions], axis=-1)
+        x = jnp.concatenate([beside(self.encode(observations), actions), actions], axis=-1)
         mlp = heads(self.hidden, 1, self.layer_norm, self.output_scale, self.activation, self.kernel)
         return mlp(x).squeeze(-1)
 

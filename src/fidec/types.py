@@ -20,7 +20,7 @@ class Batch(NamedTuple):
 
     `masks` is 1 where the value of s' may be bootstrapped and 0 where the task ended there. `next_actions`
     is the data's action at s'; at the end of a trajectory, where there is none, it repeats `actions`. `returns`,
-    the discounted return from s on, is there for methods that ask for it (`Method.returns`).
+    the discounted return from s on, is there for methods that ask for it (`Method.needs_returns`).
     """
 
     observations: ArrayLike

@@ -187,7 +187,7 @@ def test_an_update_logs_what_the_method_says(name: str):
     for preset in ("recommended", *method.presets):
         algorithm = method.make(method.configure(preset), spec)
         state = jax.eval_shape(algorithm.init, key)
-        logged = set(jax.eval_shape(algorithm.update, state, rows_of(spec, method.returns), key)[1])
+        logged = set(jax.eval_shape(algorithm.update, state, rows_of(spec, method.needs_returns), key)[1])
         modules = {metric.partition("/")[2] for metric in logged if metric.startswith("grad_norm/")}
         losses = {f"{module}_loss" for module in modules}
         common = {"loss", "q_data", "td_target"} | losses | {f"grad_norm/{module}" for module in modules}

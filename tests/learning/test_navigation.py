@@ -18,7 +18,7 @@ from fidec.types import Batch, Spec
 
 GOAL = jnp.array([0.6, 0.4])
 SPEED, RADIUS, LIMIT = 0.2, 0.15, 60
-UPDATES, ROWS, DISCOUNT = 1000, 128, 0.9
+UPDATES, ROWS, DISCOUNT = 2000, 128, 0.9
 SPEC = Spec((2,), 2)
 
 
@@ -66,12 +66,15 @@ def steps_to_goal(policy):
     return steps.mean()
 
 
+def mean_behaviour(states, key=None):
+    """The behaviour's mean action, by many draws."""
+    return jax.vmap(behaviour, (0, None))(jax.random.split(jax.random.key(3), 256), states).mean(axis=0)
+
+
 @jax.jit
 def creep():
-    """Steps of the behaviour's exact mean, a third of the way to the goal."""
-    keys = jax.random.split(jax.random.key(3), 256)
-    mean = lambda states, _: jax.vmap(behaviour, (0, None))(keys, states).mean(axis=0)  # noqa: E731
-    return steps_to_goal(mean)
+    """Steps of the behaviour's mean, a third of the way to the goal."""
+    return steps_to_goal(mean_behaviour)
 
 
 @jax.jit
@@ -80,6 +83,7 @@ def best():
 
 
 def learn(name, **options):
+    """Steps to the goal of the policy it learns, and how far its actions are from the behaviour's mean."""
     known = algos.get(name).config.__dataclass_fields__
     fields = {"hidden": (32, 32), "learning_rate": 3e-3, "discount": DISCOUNT, "flow_steps": 5, "target_rate": 0.02}
     algorithm = algos.make(name, SPEC, **{k: v for k, v in fields.items() if k in known} | options)
@@ -94,27 +98,30 @@ def learn(name, **options):
             return algorithm.update(state, jax.tree.map(lambda x: x[rows], data), update_key)[0], None
 
         state, _ = jax.lax.scan(step, algorithm.init(key), jax.random.split(jax.random.key(1), UPDATES))
-        return steps_to_goal(lambda states, key: algorithm.act(state, states, key))
+        error = algorithm.act(state, data.observations[:1000], key) - mean_behaviour(data.observations[:1000])
+        return steps_to_goal(lambda states, key: algorithm.act(state, states, key)), jnp.sqrt(jnp.mean(error**2))
 
-    return float(run(jax.random.key(0)))
+    return jax.tree.map(float, run(jax.random.key(0)))
 
 
 # Each method's own trade-off between value and data, weak enough for data that cover the square, and the largest
 # share of the clone's steps that it may need.
+FAST_AVERAGE = {"ema_start": 0, "ema_interval": 1, "ema_rate": 0.02}
+SMALL_DENOISER = {"denoiser_width": 32, "denoiser_blocks": 1, "ema_rate": 0.02}
 RIVALS = {
-    "cac": ({"eta": 1.0, "samples": 8}, 0.7),
-    "calql": ({"alpha": 0.1, "reward_scale": 1.0}, 0.7),
+    "cac": ({"eta": 1.0, "samples": 8, "schedule_steps": UPDATES, "scale_consistency": False, **FAST_AVERAGE}, 0.7),
+    "calql": ({"alpha": 0.1, "reward_scale": 1.0, "policy_learning_rate": 3e-3}, 0.7),
     "deflow": ({"budget": 0.1}, 0.7),
     "fawac": ({"alpha": 3.0}, 0.7),
     "fbrac": ({"alpha": 1.0}, 0.7),
     "fidec": ({"budget": 0.1}, 0.7),
     "fql": ({"alpha": 1.0}, 0.7),
-    "idql": ({"samples": 16, "denoiser_width": 32}, 0.7),
+    "idql": ({"samples": 16, **SMALL_DENOISER}, 0.7),
     "ifql": ({"samples": 16}, 0.7),
     "iql": ({"alpha": 5.0}, 0.7),
     "rebrac": ({"actor_penalty": 0.05}, 0.7),
     "rlpd": ({}, 0.7),
-    "srpo": ({"beta": 1.0, "denoiser_width": 32}, 0.7),
+    "srpo": ({"beta": 0.3, "policy_hidden": (32, 32), **SMALL_DENOISER}, 0.7),
 }
 REPRESENTATIVES = ("fidec", "iql")
 
@@ -123,8 +130,10 @@ def test_the_problem_has_room():
     assert best() < 0.4 * creep()
 
 
-def test_bc_creeps_as_its_behaviour_does_on_average():
-    np.testing.assert_allclose(learn("bc"), creep(), rtol=0.15)
+def test_bc_is_the_mean_of_its_behaviour_and_creeps_as_it_does():
+    steps, error = learn("bc")
+    assert error < 0.1  # of actions whose own standard deviation is 0.6
+    np.testing.assert_allclose(steps, creep(), rtol=0.35)
 
 
 @pytest.mark.parametrize(
@@ -132,5 +141,5 @@ def test_bc_creeps_as_its_behaviour_does_on_average():
 )
 def test_every_other_method_is_faster_than_the_clone(name):
     options, share = RIVALS[name]
-    found = learn(name, **options)
-    assert best() * 0.95 < found < share * creep()
+    steps, _ = learn(name, **options)
+    assert best() * 0.95 < steps < share * creep()

@@ -93,9 +93,16 @@ def test_shared_options_are_checked_for_deflow_too():
         DeFlowConfig(dual="linear")  # type: ignore[arg-type]
 
 
-def test_pixels_are_refused():
-    with pytest.raises(ConfigError, match="flat observations"):
-        algos.make("fidec", Spec((64, 64, 3), 2))
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (Spec((4, 4), 2), r"vectors or images .*, not of shape \(4, 4\)"),
+        (Spec((64, 64, 3), 2), "images must be uint8, from 0 to 255, not float32"),
+    ],
+)
+def test_observations_that_no_network_takes_are_refused(spec, words):
+    with pytest.raises(ConfigError, match=words):
+        algos.make("fidec", spec)
 
 
 @pytest.fixture

@@ -77,7 +77,9 @@ def encoder(spec: Spec) -> nn.Impala | None:
         raise ConfigError(
             f"observations must be vectors or images (height, width, channels), not of shape {spec.observation_shape}"
         )
-    return nn.Impala() if len(spec.observation_shape) == 3 else None
+    if spec.images and spec.observation_dtype != "uint8":  # the encoder divides by 255
+        raise ConfigError(f"images must be uint8, from 0 to 255, not {spec.observation_dtype}")
+    return nn.Impala() if spec.images else None
 
 
 def init_modules(key: PRNGKey, networks: Mapping[str, tuple[Any, str]], spec: Spec) -> dict[str, Params]:

@@ -62,8 +62,8 @@ class Act(Protocol):
         """Actions in [-1, 1] for a batch of observations (or for a single one).
 
         With `candidates` > 1 that many actions are drawn for each observation and the one of highest value is
-        taken. With `return_base` the result is (actions, base actions), the latter being what the behaviour
-        model proposed before the method moved it.
+        taken, or one is drawn by value, as the method says. With `return_base` the result is (actions, base
+        actions), the latter being what the behaviour model proposed before the method moved it.
         """
         ...
 
@@ -105,7 +105,7 @@ class Method:
     make: Callable[[Any, Spec], Algorithm]
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     logs: Mapping[str, str] = field(default_factory=dict)
-    returns: bool = False  # whether `update` reads `batch.returns`, at the discount of its configuration
+    needs_returns: bool = False  # whether `update` reads `batch.returns`, at the discount of its configuration
 
     def configure(self, preset: str = "recommended", **fields: Any) -> Any:
         """The configuration of a preset, with `fields` changed."""

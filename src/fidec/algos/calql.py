@@ -151,7 +151,7 @@ METHOD = Method(
     summary="conservative Q-learning, bounded below by the data's returns",
     config=CalQLConfig,
     make=make,
-    returns=True,
+    needs_returns=True,
     logs={
         "td_loss": "mean squared TD error, without the conservative term",
         "conservative_gap": "soft maximum of Q over sampled actions, minus Q at the data's",

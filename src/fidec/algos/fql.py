@@ -43,13 +43,10 @@ class FQLConfig(backbone.FlowConfig):
 def make(config: FQLConfig, spec: Spec) -> Algorithm:
     encoder = backbone.encoder(spec)
     critic: Any = nn.Critic(config.hidden, encoder=encoder)
+    # mu_omega(s, z), not clipped: the residual map's network, of noise instead of an action.
     student: Any = nn.ResidualMap(config.hidden, spec.action_dim, encoder=encoder)
     teacher = backbone.FlowPolicy(config.hidden, spec, config.flow_steps)
     adam = optax.adam(config.learning_rate)
-
-    def one_step(params, observations, noise):
-        """mu_omega(s, z), not clipped."""
-        return student.apply(params, observations, noise)
 
     def init(key: PRNGKey) -> State:
         networks = {"critic": (critic, "sa"), "flow": (teacher.network, "sat"), "policy": (student, "sa")}
@@ -61,14 +58,14 @@ def make(config: FQLConfig, spec: Spec) -> Algorithm:
 
         def critic_loss(own, params):
             next_noise = jax.random.normal(next_key, batch.actions.shape)
-            next_actions = jnp.clip(one_step(params["policy"], batch.next_observations, next_noise), -1.0, 1.0)
+            next_actions = jnp.clip(student.apply(params["policy"], batch.next_observations, next_noise), -1.0, 1.0)
             return backbone.policy_critic_loss(critic, own, state.target["critic"], batch, next_actions, config)
 
         def flow_loss(own, params):
             return teacher.loss(own, batch.observations, batch.actions, flow_key), {}
 
         def policy_loss(own, params):
-            proposed = one_step(own, batch.observations, noise)
+            proposed = student.apply(own, batch.observations, noise)
             taught = teacher.sample(params["flow"], batch.observations, noise)
             distillation = jnp.mean((proposed - taught) ** 2)
             q = critic.apply(params["critic"], batch.observations, jnp.clip(proposed, -1.0, 1.0)).mean(axis=0)
@@ -81,7 +78,7 @@ def make(config: FQLConfig, spec: Spec) -> Algorithm:
 
     def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
         noise = backbone.noise_for(key, observations, spec, candidates)
-        actions = jnp.clip(one_step(state.params["policy"], observations, noise), -1.0, 1.0)
+        actions = jnp.clip(student.apply(state.params["policy"], observations, noise), -1.0, 1.0)
         q = critic.apply(state.params["critic"], observations, actions).mean(axis=0)
         best = policies.best_of(actions, q)
         if not return_base:

@@ -4,7 +4,7 @@
     critic  E (Q_i(s, a) - r - gamma m V(s'))^2, summed over the two critics
     actor   -E min(exp(alpha A), 100) log N(a; mu(s), I),   A = min Q(s, a) - V(s)
 
-It acts by its mean. `losses` of value and critic are also IFQL's.
+It acts by its mean. `value_losses` are also those of IFQL, IDQL and SRPO.
 """
 
 from __future__ import annotations

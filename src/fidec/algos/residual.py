@@ -132,12 +132,8 @@ def make(config: ResidualConfig, spec: Spec, penalty: Penalty) -> Algorithm:
 
         def critic_loss(critic_params, params):
             _, next_actions = refine(params["residual"], batch.next_observations, next_base)
-            next_q = critic.apply(state.target, batch.next_observations, next_actions)
-            next_v = values.aggregate(next_q, config.q_aggregate)
-            target = values.td_target(batch.rewards, batch.masks, next_v, config.discount)
-            q = critic.apply(critic_params, batch.observations, batch.actions)
-            loss = values.td_loss(q, target)
-            return loss, {"critic_loss": loss, "q_data": q.mean(), "td_target": target.mean()}
+            loss, info = backbone.policy_critic_loss(critic, critic_params, state.target, batch, next_actions, config)
+            return loss, {"critic_loss": loss, **info}
 
         def flow_loss(flow_params, params):
             loss = behaviour.loss(flow_params, batch.observations, batch.actions, flow_key)

@@ -124,7 +124,7 @@ def _run(args: RunArgs) -> int:
     def say(text: str) -> None:
         print(f"[{time.perf_counter() - begin:5.0f} s] {text}", file=sys.stderr, flush=True)
 
-    _make_data(suite, args.rows or suite.rows, data_dir, say)
+    _make_data(suite, args.rows, data_dir, say)
     failed = []
     for number, job in enumerate(jobs, 1):
         name = f"{number}/{len(jobs)} {job.algo}, seed {job.seed}"
@@ -139,9 +139,10 @@ def _run(args: RunArgs) -> int:
         else:
             failed.append(name)
             say(f"{name}: FAILED with exit code {code}. The end of its log:\n{running.last_lines(job.log, 5)}")
-    text = _markdown(jobs)
-    (jobs[0].directory.parent / "table.md").write_text(text + "\n")
-    print(text)
+    if len(failed) < len(jobs):
+        text = _markdown(jobs)
+        (jobs[0].directory.parent / "table.md").write_text(text + "\n")
+        print(text)
     if failed:
         raise RunError(f"{len(failed)} of {len(jobs)} runs failed: {'; '.join(failed)}")
     return 0
@@ -150,9 +151,10 @@ def _run(args: RunArgs) -> int:
 def _make_data(suite: Suite, rows: int, directory: Path, say) -> None:
     from fidec.data.make import dataset_name, make_dataset
 
-    if (directory / f"{dataset_name(suite.task)}.npz").exists():
+    if rows == 0 and (directory / f"{dataset_name(suite.task)}.npz").exists():  # the official file, perhaps
         say(f"data: {directory} has it")
         return
+    rows = rows or suite.rows
     say(f"data for {suite.task}: {rows} rows by OGBench's scripted oracle")
     make_dataset(suite.task, rows, directory=directory, seed=0, workers=os.cpu_count() or 1)
 
@@ -166,7 +168,12 @@ def _show(line: str) -> None:
 def _rows(jobs) -> list[dict]:
     from fidec.report.table import row
 
-    return [row(job.directory) for job in jobs if job.state() == "done"]
+    rows = [row(job.directory) for job in jobs if job.state() == "done"]
+    if len({row.pop("data") for row in rows}) > 1:
+        raise RunError(
+            f"the runs in {jobs[0].directory.parent} were not trained on the same data: they do not compare"
+        )
+    return rows
 
 
 def _markdown(jobs) -> str:

@@ -33,6 +33,7 @@ def row(path: Path) -> dict[str, Any]:
         # The fastest interval: what else the machine did at times is not the method's cost.
         "ms_per_update": 1e3 / max(rates) if rates else None,
         "steps": last["step"],
+        "data": directory.read_environment()["dataset"]["sha256"],
     }
 
 

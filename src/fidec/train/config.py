@@ -26,7 +26,7 @@ class RunConfig:
     data: str | None = None
     """Data source: ogbench:ID, npz:PATH, hdf5:PATH or minari:ID. By default the task's own data."""
     buffer: str | None = None
-    """Second data source. Half of each batch comes from it, as RLPD and Cal-QL mix offline and online experience."""
+    """Second data source. Half of each batch comes from it by default, as RLPD and Cal-QL mix their data."""
     buffer_fraction: float = 0.5
     """The buffer's share of each batch, rounded to whole transitions."""
     data_dir: Path | None = None
@@ -54,7 +54,7 @@ class RunConfig:
     eval_timeout: float = 60.0
     """Seconds after which an environment that does not answer counts as hung."""
     candidates: int = 1
-    """Actions drawn for each observation when evaluating; above 1 the critic picks the best."""
+    """Actions drawn for each observation when evaluating; above 1 the critic picks among them."""
     checkpoint_interval: int = 10_000
     """Steps between checkpoints."""
     keep_checkpoints: int = 2

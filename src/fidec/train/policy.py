@@ -49,7 +49,7 @@ class Policy:
         self._key, self._calls = rng.stream(seed, "act"), 0
 
     def __call__(self, observations: np.ndarray, *, candidates: int = 1, return_base: bool = False):
-        """Actions for one observation or a batch; with `return_base` also the behaviour flow's own proposals."""
+        """Actions for one observation or a batch; with `return_base` also what the behaviour model proposed."""
         observations = np.asarray(observations, self.spec.observation_dtype)
         shape = self.spec.observation_shape
         if observations.shape[-len(shape) :] != shape:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import signal
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
-from fidec import algos
+from fidec import algos, rng
 from fidec.data import OfflineDataset, load_dataset
 from fidec.data.sampling import parts
 from fidec.envs.make import find_task
@@ -19,6 +21,7 @@ from fidec.train import loop
 from fidec.train.config import RunConfig, resolve
 from fidec.train.rundir import RunDirectory
 from fidec.train.session import Session
+from fidec.types import Spec
 
 _ARRAYS = "arrays:"  # instead of a source: the buffer was given in Python, and only Python can give it again
 
@@ -61,7 +64,7 @@ def train(
         find_task(config.task)
     # All this before the directory is made: a wrong id leaves none.
     dataset, buffer = _load(config, dataset, buffer)
-    algos.get(config.algo).make(config.options, dataset.spec.stacked(config.frame_stack))
+    _check_method(config, dataset.spec.stacked(config.frame_stack))
     with RunDirectory.create(config.out, overwrite=overwrite) as directory:
         directory.write_config(config.to_json())
         return _train(config, dataset, buffer, directory, quiet)
@@ -116,6 +119,17 @@ def _load(
         parts(config.batch_size, config.buffer_fraction)
         _check_agree(dataset, buffer)
     return dataset, buffer
+
+
+def _check_method(config: RunConfig, spec: Spec) -> None:
+    """Whether the method takes this data, and can act as the evaluations will ask it to."""
+    algorithm = algos.get(config.algo).make(config.options, spec)
+    if config.task is None:
+        return
+    key = rng.stream(config.seed, "evaluate")
+    observation = jax.ShapeDtypeStruct(spec.observation_shape, spec.observation_dtype)
+    state = jax.eval_shape(algorithm.init, key)
+    jax.eval_shape(partial(algorithm.act, candidates=config.candidates), state, observation, key)
 
 
 def _check_agree(dataset: OfflineDataset, buffer: OfflineDataset) -> None:

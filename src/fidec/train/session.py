@@ -82,7 +82,7 @@ class Session:
 
     def _on_device(self, dataset: OfflineDataset, buffer: OfflineDataset | None) -> Drawable:
         """What batches are drawn from, with the columns that the method reads."""
-        discount = self.config.options.discount if algos.get(self.config.algo).returns else None
+        discount = self.config.options.discount if algos.get(self.config.algo).needs_returns else None
         source = source_of(dataset, self.sampling.frame_stack, discount)
         if buffer is None:
             return source
