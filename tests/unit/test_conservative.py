@@ -126,8 +126,8 @@ def test_returns_are_in_the_rewards_scale():
 def test_returns_are_asked_for():
     with pytest.raises(ConfigError, match=r"batch\.returns.*dataset\.batch\(discount\)"):
         algorithm("calql").update(start("calql"), make_batch(returns=None), jax.random.key(0))
-    assert algos.get("calql").returns
-    assert not algos.get("rlpd").returns
+    assert algos.get("calql").needs_returns
+    assert not algos.get("rlpd").needs_returns
 
 
 def trained(state, **options):

@@ -45,7 +45,7 @@ DEMO = Suite(
         "iql": {},
         "rebrac": {},
         "idql": {"denoiser_width": 128},
-        "srpo": {"denoiser_width": 128, "policy_hidden": (128, 128, 128), "beta": 0.1},
+        "srpo": {"denoiser_width": 128, "policy_hidden": (128, 128, 128)},
         # Its average would stay near the untrained network for thousands of steps, and its schedule outlast the run.
         "cac": {"ema_start": 0, "ema_interval": 1, "schedule_steps": 15_000},
         "fawac": {"alpha": 10.0},

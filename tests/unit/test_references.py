@@ -1,0 +1,404 @@
+"""One update of a method against its losses written down a second time, plainly.
+
+Nothing of fidec.ops or fidec.algos is used here but the update that is tested; only the random draws follow its
+order. A module's gradient is read off the state after the first update: Adam's first moment is then a tenth of it.
+Each loss is also written in ways that it must not be: these have to give another gradient.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from fidec import algos, nn
+from fidec.types import Batch, Spec
+
+ROWS, DIM, HIDDEN, DISCOUNT = 8, 2, (8,), 0.9
+KEY = jax.random.key(7)
+sg = jax.lax.stop_gradient
+fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+
+
+@cache
+def make_batch():
+    rng = np.random.default_rng(0)
+    observations, following = rng.normal(size=(2, ROWS, 3))
+    actions, after = rng.uniform(-0.9, 0.9, (2, ROWS, DIM))
+    rewards, returns = rng.normal(0, 2, (2, ROWS))
+    batch = Batch(observations, actions, rewards, np.arange(ROWS) % 4 > 0, following, after, returns)
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), batch)
+
+
+def filled(shapes, seed):
+    """Noise in every leaf: targets unlike their networks, critics that disagree, biases unlike zero."""
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(0, 0.5, leaf.shape), jnp.float32), shapes)
+
+
+class Step(NamedTuple):
+    """The state before an update, the gradients that it took, as vectors by module, and what else was kept of it."""
+
+    before: Any
+    gradients: dict[str, np.ndarray]
+    kept: Any
+
+    def check(self, module, right, *wrong):
+        """The module's gradient is that of the loss `right`, a function of its parameters, and of no `wrong` one."""
+        taken, own = self.gradients[module], self.before.params[module]
+        expected, *others = (np.asarray(ravel_pytree(jax.grad(loss)(own))[0]) for loss in (right, *wrong))
+        np.testing.assert_allclose(taken, expected, rtol=1e-3, atol=1e-5 * np.abs(expected).max())
+        for i, other in enumerate(others):
+            assert np.linalg.norm(taken - other) > 0.01 * np.linalg.norm(expected), f"wrong loss {i} agrees as well"
+
+
+def step(name, modules, *, change=lambda state: state, keep=lambda after, metrics: (), **options):
+    """One update of a state full of noise, which `change` may change further.
+
+    Only what is asked for comes out of it, so that nothing else is compiled: compilation is all of this file's time.
+    """
+    algorithm = algos.make(name, Spec((3,), DIM), **{"hidden": HIDDEN, "discount": DISCOUNT, **options})
+    shapes = jax.eval_shape(algorithm.init, KEY)
+    state = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    state = change(state._replace(params=filled(shapes.params, 1), target=filled(shapes.target, 2)))
+
+    def update(state, batch):
+        after, metrics = algorithm.update(state, batch, KEY)
+        moments = {module: optax.tree.get(after.optimiser[module], "mu") for module in modules}
+        return moments, keep(after, metrics)
+
+    moments, kept = fast_jit(update)(state, make_batch())
+    return Step(state, {name: 10.0 * np.asarray(ravel_pytree(mu)[0]) for name, mu in moments.items()}, kept)
+
+
+def normal(key, *shape):
+    return jax.random.normal(key, shape or (ROWS, DIM))
+
+
+def clip(actions):
+    return jnp.clip(actions, -1.0, 1.0)
+
+
+def td_loss(network, batch, next_values, own, reduce=jnp.mean):
+    """The squared TD error: a mean over rows, and by `reduce` over critics."""
+    goal = sg(batch.rewards + DISCOUNT * batch.masks * next_values)
+    errors = (network.apply(own, batch.observations, batch.actions) - goal) ** 2
+    return reduce(errors.mean(axis=1))
+
+
+def policy_critic_loss(run, batch, aggregate, next_actions):
+    """The TD loss of the policy's next actions, judged by the target critics."""
+    critic = nn.Critic(HIDDEN)
+    q = aggregate(critic.apply(run.before.target["critic"], batch.next_observations, clip(next_actions)), axis=0)
+    return partial(td_loss, critic, batch, q)
+
+
+# Methods with a deterministic or a Gaussian policy.
+
+
+def test_rebrac():
+    limit, actor_penalty, critic_penalty, rate = 0.1, 0.5, 0.7, 0.3
+    options = {"actor_penalty": actor_penalty, "critic_penalty": critic_penalty, "noise_limit": limit}
+    targets = lambda after, metrics: after.target  # noqa: E731
+    run, batch = step("rebrac", ("critic", "actor"), keep=targets, target_rate=rate, **options), make_batch()
+    before, actor, critic = run.before, nn.Actor(HIDDEN, DIM), nn.Critic(HIDDEN)
+    noise = 0.2 * normal(KEY)
+    assert 0.1 < jnp.mean(jnp.abs(noise) > limit) < 0.9
+
+    def critic_loss(aggregate=jnp.min, policy=before.target["actor"], limit=limit, total=jnp.sum):
+        aim = jnp.tanh(actor.apply(policy, batch.next_observations))
+        actions = clip(aim + jnp.clip(noise, -limit, limit))
+        q = aggregate(critic.apply(before.target["critic"], batch.next_observations, actions), axis=0)
+        distance = total((actions - batch.next_actions) ** 2, axis=-1)
+        return partial(td_loss, critic, batch, q - critic_penalty * distance)
+
+    others = [{"aggregate": jnp.mean}, {"policy": before.params["actor"]}, {"limit": 9.0}, {"total": jnp.mean}]
+    run.check("critic", critic_loss(), *(critic_loss(**other) for other in others))
+
+    def actor_loss(own, aggregate=jnp.min, judge=before.params["critic"], size=jnp.abs):
+        actions = jnp.tanh(actor.apply(own, batch.observations))
+        q = aggregate(critic.apply(judge, batch.observations, actions), axis=0)
+        distance = jnp.sum((actions - batch.actions) ** 2, axis=-1)
+        return actor_penalty * distance.mean() - q.mean() / sg(size(q).mean())
+
+    others = [{"aggregate": jnp.mean}, {"judge": before.target["critic"]}, {"size": jnp.square}]
+    run.check("actor", actor_loss, *(partial(actor_loss, **other) for other in others))
+
+    # The first step is one of the actor's: both targets follow the parameters as they were before it.
+    for module in ("actor", "critic"):
+        expected = jax.tree.map(lambda new, old: rate * new + (1 - rate) * old, before.params, before.target)[module]
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), run.kept[module], expected)
+
+
+def test_iql():
+    expectile, alpha = 0.8, 10.0
+
+    def change(state):  # V among the values of Q, so that both sides of the expectile count
+        layers = dict(state.params["value"]["params"]["MLP_0"])
+        layers["Dense_1"] = layers["Dense_1"] | {"bias": layers["Dense_1"]["bias"] + 1.6}
+        return state._replace(params=state.params | {"value": {"params": {"MLP_0": layers}}})
+
+    run = step("iql", ("value", "critic", "actor"), change=change, expectile=expectile, alpha=alpha)
+    batch, before, critic, value = make_batch(), run.before, nn.Critic(HIDDEN), nn.Value(HIDDEN)
+    actor = nn.Actor(HIDDEN, DIM)
+
+    def q(params, aggregate=jnp.min):
+        return aggregate(critic.apply(params, batch.observations, batch.actions), axis=0)
+
+    def value_loss(own, params=before.target["critic"], aggregate=jnp.min, above=expectile):
+        error = q(params, aggregate) - value.apply(own, batch.observations)
+        return jnp.mean(jnp.where(error > 0, above, 1 - above) * error**2)
+
+    errors = q(before.target["critic"]) - value.apply(before.params["value"], batch.observations)
+    assert 0 < jnp.sum(errors > 0) < ROWS
+    others = [{"params": before.params["critic"]}, {"aggregate": jnp.mean}, {"above": 1 - expectile}]
+    run.check("value", value_loss, *(partial(value_loss, **other) for other in others))
+
+    now, then = (value.apply(before.params["value"], s) for s in (batch.observations, batch.next_observations))
+    critic_loss = partial(td_loss, critic, batch, then, reduce=jnp.sum)
+    run.check("critic", critic_loss, partial(td_loss, critic, batch, then), partial(td_loss, critic, batch, now))
+
+    def actor_loss(own, params=before.params["critic"], aggregate=jnp.min, limit=100.0):
+        weights = jnp.minimum(jnp.exp(alpha * (q(params, aggregate) - now)), limit)
+        return jnp.mean(weights * 0.5 * jnp.sum((batch.actions - actor.apply(own, batch.observations)) ** 2, axis=-1))
+
+    weights = np.exp(alpha * (q(before.params["critic"]) - now))
+    assert 0 < np.sum(weights > 100.0) < ROWS
+    others = [{"params": before.target["critic"]}, {"aggregate": jnp.mean}, {"limit": jnp.inf}]
+    run.check("actor", actor_loss, *(partial(actor_loss, **other) for other in others))
+
+
+# Methods with a flow.
+
+FIELD: Any = nn.VelocityField(HIDDEN, DIM)
+
+
+def solve(params, observations, noise, steps=3):
+    """Euler steps from noise; not clipped."""
+    x = noise
+    for i in range(steps):
+        x = x + FIELD.apply(params, observations, x, jnp.full((ROWS, 1), i / steps)) / steps
+    return x
+
+
+def matching(params, batch, key):
+    """The flow-matching error of each row, a mean over dimensions."""
+    noise_key, time_key = jax.random.split(key)
+    z, t = normal(noise_key), jax.random.uniform(time_key, (ROWS, 1))
+    v = FIELD.apply(params, batch.observations, (1 - t) * z + t * batch.actions, t)
+    return jnp.mean((v - (batch.actions - z)) ** 2, axis=-1)
+
+
+@pytest.mark.parametrize(("aggregate", "normalize"), [("min", False), ("mean", True)])
+def test_fql(aggregate, normalize):
+    alpha = 0.1
+    options = {"alpha": alpha, "flow_steps": 3, "q_aggregate": aggregate, "normalize_q": normalize}
+    run, batch = step("fql", ("critic", "flow", "policy"), **options), make_batch()
+    params, critic, student = run.before.params, nn.Critic(HIDDEN), nn.ResidualMap(HIDDEN, DIM)
+    next_key, flow_key, noise_key = jax.random.split(KEY, 3)
+
+    next_actions = student.apply(params["policy"], batch.next_observations, normal(next_key))
+    right, wrong = (jnp.min, jnp.mean) if aggregate == "min" else (jnp.mean, jnp.min)
+    run.check("critic", *(policy_critic_loss(run, batch, how, next_actions) for how in (right, wrong)))
+    run.check("flow", lambda own: matching(own, batch, flow_key).mean())
+
+    noise = normal(noise_key)
+    taught = solve(params["flow"], batch.observations, noise)
+    proposed = student.apply(params["policy"], batch.observations, noise)
+    assert all(jnp.any(jnp.abs(actions) > 1.0) for actions in (taught, proposed))
+
+    def policy_loss(own, teacher=clip, pupil=lambda a: a, aggregate=jnp.mean, normalize=normalize, total=jnp.mean):
+        actions = student.apply(own, batch.observations, noise)
+        q = aggregate(critic.apply(params["critic"], batch.observations, clip(actions)), axis=0)
+        scale = 1.0 / sg(jnp.abs(q).mean()) if normalize else 1.0
+        distance = total((pupil(actions) - teacher(taught)) ** 2, axis=-1)
+        return alpha * distance.mean() - scale * q.mean()
+
+    others = [{"teacher": lambda a: a}, {"pupil": clip}, {"aggregate": jnp.min}, {"normalize": not normalize}]
+    others.append({"total": jnp.sum})
+    run.check("policy", policy_loss, *(partial(policy_loss, **other) for other in others))
+
+
+def test_fawac():
+    alpha, limit = 1.5, 13.0
+    run = step("fawac", ("critic", "value", "flow"), alpha=alpha, weight_limit=limit, flow_steps=3)
+    batch, critic, value = make_batch(), nn.Critic(HIDDEN), nn.Value(HIDDEN)
+    params, target = run.before.params, run.before.target["critic"]
+    next_key, flow_key = jax.random.split(KEY)
+
+    next_actions = solve(params["flow"], batch.next_observations, normal(next_key))
+    run.check("critic", *(policy_critic_loss(run, batch, how, next_actions) for how in (jnp.mean, jnp.min)))
+
+    def q(params, aggregate):
+        return aggregate(critic.apply(params, batch.observations, batch.actions), axis=0)
+
+    def value_loss(own, params=target, aggregate=jnp.mean):
+        return jnp.mean((value.apply(own, batch.observations) - q(params, aggregate)) ** 2)
+
+    others = [{"params": params["critic"]}, {"aggregate": jnp.min}]
+    run.check("value", value_loss, *(partial(value_loss, **other) for other in others))
+
+    advantage = q(params["critic"], jnp.mean) - value.apply(params["value"], batch.observations)
+    assert 0 < jnp.sum(jnp.exp(alpha * advantage) > limit) < ROWS
+
+    def flow_loss(own, judge=params["critic"], aggregate=jnp.mean, limit=limit):
+        advantage = q(judge, aggregate) - value.apply(params["value"], batch.observations)
+        return jnp.mean(jnp.minimum(jnp.exp(alpha * advantage), limit) * matching(own, batch, flow_key))
+
+    others = [{"judge": target}, {"aggregate": jnp.min}, {"limit": jnp.inf}]
+    run.check("flow", flow_loss, *(partial(flow_loss, **other) for other in others))
+
+
+def test_fbrac():
+    alpha = 0.1
+    run, batch = step("fbrac", ("critic", "flow"), alpha=alpha, normalize_q=True, flow_steps=3), make_batch()
+    params, critic = run.before.params, nn.Critic(HIDDEN)
+    next_key, flow_key, noise_key = jax.random.split(KEY, 3)
+    next_actions = solve(params["flow"], batch.next_observations, normal(next_key))
+    run.check("critic", *(policy_critic_loss(run, batch, how, next_actions) for how in (jnp.mean, jnp.min)))
+
+    def flow_loss(own, aggregate=jnp.mean, normalize=True, bound=clip):
+        actions = bound(solve(own, batch.observations, normal(noise_key)))
+        q = aggregate(critic.apply(params["critic"], batch.observations, actions), axis=0)
+        scale = 1.0 / sg(jnp.abs(q).mean()) if normalize else 1.0
+        return alpha * matching(own, batch, flow_key).mean() - scale * q.mean()
+
+    others = [{"aggregate": jnp.min}, {"normalize": False}, {"bound": lambda a: a}]
+    run.check("flow", flow_loss, *(partial(flow_loss, **other) for other in others))
+
+
+# Maxima over draws and minima over critics do not commute: at Q_1 = -Q_2 they differ in sign.
+
+
+def crossing(critic):
+    """Parameters by which Q_1 rises with the first action dimension and Q_2 = -Q_1: g(x) - g(-x), with two units.
+
+    For ReLU that is x itself.
+    """
+    first = jnp.zeros((2, 3 + DIM, 2)).at[:, 3].set(jnp.asarray([1.0, -1.0]))
+    last = jnp.asarray([[1.0, -1.0], [-1.0, 1.0]])[:, :, None]
+    layers = {"Dense_0": {"kernel": first}, "Dense_1": {"kernel": last}}
+    return jax.tree.map_with_path(
+        lambda path, old: layers[path[-2].key].get(path[-1].key, jnp.zeros_like(old)).reshape(old.shape), critic
+    )
+
+
+def crossed(state):
+    return state._replace(target=state.target | {"critic": crossing(state.target["critic"])})
+
+
+def odd_mish(x):
+    return jax.nn.mish(x) - jax.nn.mish(-x)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_q_backup": False}, {"q_norm": True}], ids=str)
+def test_cac_takes_the_lower_of_each_critics_best_draw(options):
+    def change(state):
+        still = jax.tree.map(jnp.zeros_like, state.target["actor"])  # F = 0 leaves draws around zero
+        return crossed(state._replace(target=state.target | {"actor": still}))
+
+    batch = make_batch()
+    run = step("cac", ("critic",), change=change, hidden=(2,), grad_clip=None, **options)
+    draws = 1 if "max_q_backup" in options else 10
+    noise = [normal(key, draws, ROWS, DIM) for key in jax.random.split(jax.random.split(KEY, 4)[0])]
+    x = noise[0] * 80.0 * 0.25 / ((80.0 - 0.002) ** 2 + 0.25)
+    x = (x + noise[1] * (2.0**2 - 0.002**2) ** 0.5) * 0.25 / ((2.0 - 0.002) ** 2 + 0.25)
+    heads = jnp.stack([odd_mish(clip(x)[..., 0]), -odd_mish(clip(x)[..., 0])])
+    next_values, swapped = heads.max(axis=1).min(axis=0), heads.min(axis=0).max(axis=0)
+    if draws > 1:
+        assert jnp.all(next_values > 0)
+        assert jnp.all(swapped < 0)
+    critic = nn.Critic((2,), layer_norm=False, activation=jax.nn.mish)
+
+    def critic_loss(own, next_values=next_values, norm="q_norm" in options):
+        goal = batch.rewards + DISCOUNT * batch.masks * next_values
+        goal = goal / jnp.std(goal) if norm else goal
+        errors = (critic.apply(own, batch.observations, batch.actions) - goal) ** 2
+        return errors.mean(axis=1).sum()
+
+    others = [{"norm": "q_norm" not in options}, {"next_values": heads.max(axis=(0, 1))}]
+    others += [{"next_values": swapped}] if draws > 1 else []
+    run.check("critic", critic_loss, *(partial(critic_loss, **other) for other in others))
+
+
+# Policies with a learnt temperature.
+
+
+def squashed(key, mean, log_std):
+    """tanh of a Gaussian draw, and its log-density."""
+    u = mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape)
+    logs = jax.scipy.stats.norm.logpdf(u, mean, jnp.exp(log_std)) - jnp.log(1 - jnp.tanh(u) ** 2)
+    return jnp.tanh(u), logs.sum(axis=-1)
+
+
+def check_soft(run, actor, critic, key, aggregates, weight, scale):
+    """The actor's loss alpha log pi - agg Q, and the temperature's gradient weight * (H - H*), H* = -scale d."""
+    batch, params = make_batch(), run.before.params
+    temperature = jnp.exp(params["temperature"])
+
+    def actor_loss(own, aggregate, temperature=temperature):
+        actions, logs = squashed(key, *actor.apply(own, batch.observations))
+        q = aggregate(critic.apply(params["critic"], batch.observations, actions), axis=0)
+        return jnp.mean(temperature * logs - q)
+
+    right, wrong = (partial(actor_loss, aggregate=how) for how in aggregates)
+    run.check("actor", right, wrong, partial(right, temperature=1.0))
+    entropy = -squashed(key, *actor.apply(params["actor"], batch.observations))[1].mean()
+    np.testing.assert_allclose(run.gradients["temperature"], weight * (entropy + scale * DIM), rtol=1e-3)
+
+
+def warm(state):
+    return state._replace(params=state.params | {"temperature": jnp.full((), -0.7)})
+
+
+SOFT = ("critic", "actor", "temperature")
+
+
+def test_rlpd():
+    run, batch = step("rlpd", SOFT, change=warm, q_aggregate="min", target_entropy_scale=0.25), make_batch()
+    actor, critic = nn.GaussianActor(HIDDEN, DIM), nn.Critic(HIDDEN)
+    next_key, actor_key = jax.random.split(KEY)
+    next_actions, _ = squashed(next_key, *actor.apply(run.before.params["actor"], batch.next_observations))
+    run.check("critic", *(policy_critic_loss(run, batch, how, next_actions) for how in (jnp.min, jnp.mean)))
+    # By log alpha the gradient of alpha (H - H*) is itself.
+    check_soft(run, actor, critic, actor_key, (jnp.mean, jnp.min), jnp.exp(-0.7), 0.25)
+
+
+def test_calql_takes_the_best_draw_by_the_lower_critic():
+    change, goal = lambda state: crossed(warm(state)), lambda after, metrics: metrics["td_target"]
+    run = step("calql", SOFT[1:], change=change, keep=goal, hidden=(2,), target_entropy_scale=0.25)
+    batch, relu = make_batch(), {"activation": jax.nn.relu}
+    actor = nn.GaussianActor((2,), DIM, **relu, log_std_bounds=(-20.0, 2.0), affine_log_std=True)
+    critic = nn.Critic((2,), layer_norm=False, **relu)
+    keys = jax.random.split(KEY, 5)
+    mean, log_std = actor.apply(run.before.params["actor"], batch.next_observations)
+    first = squashed(keys[0], jnp.broadcast_to(mean, (10, ROWS, DIM)), log_std)[0][..., 0]
+    heads = jnp.stack([first, -first])
+    next_values, swapped = heads.min(axis=0).max(axis=0), heads.max(axis=1).min(axis=0)
+    goals = [jnp.mean(10.0 * batch.rewards + DISCOUNT * batch.masks * v) for v in (next_values, swapped)]
+    np.testing.assert_allclose(run.kept, goals[0], rtol=1e-4)
+    assert abs(goals[1] - goals[0]) > 0.05
+    assert jnp.all(next_values <= 0)
+    assert jnp.any(swapped > 0)
+    # By log alpha the gradient of log alpha (H - H*) is H - H*.
+    check_soft(run, actor, critic, keys[4], (jnp.min, jnp.mean), 1.0, 0.25)
+
+
+# The optimiser.
+
+
+def test_idqls_weight_decay_pulls_the_denoiser_alone():
+    """Adam's first step is its rate times g / (|g| + 1e-8); AdamW's has the weights' pull to zero beside it."""
+    rate, decay = 0.1, 0.5
+    small = {"denoiser_width": 4, "denoiser_blocks": 1, "learning_rate": rate, "weight_decay": decay}
+    run = step("idql", ("denoiser", "value"), keep=lambda after, metrics: after.params, **small)
+    for module, pull in (("denoiser", decay), ("value", 0.0)):
+        old, new = (np.asarray(ravel_pytree(params[module])[0]) for params in (run.before.params, run.kept))
+        g = run.gradients[module]
+        np.testing.assert_allclose(new, old - rate * (g / (np.abs(g) + 1e-8) + pull * old), rtol=1e-4, atol=1e-5)
