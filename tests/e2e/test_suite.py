@@ -40,7 +40,7 @@ def test_a_suite_runs_reports_a_failure_and_goes_on_where_it_was(cli, small, tmp
     assert "alpha must not be negative" in err  # the end of its log
     assert "1 of 2 runs failed: 2/2 fql, seed 0" in err
     assert (tmp_path / "suite" / "table.md").read_text() == out
-    assert out.splitlines()[0] == "| method | own settings | at 20 | last, 95 % interval | ms/update |"
+    assert out.splitlines()[0] == "| method | own settings | success | 95 % interval | ms/update |"
     assert [line.split()[1] for line in out.splitlines()[2:]] == ["bc"]
 
     monkeypatch.setitem(SUITES, "small", dataclasses.replace(SMALL, methods={"bc": {}}))

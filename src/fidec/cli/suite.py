@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import shlex
+import signal
 import sys
 import time
 from dataclasses import dataclass
@@ -124,6 +125,8 @@ def _run(args: RunArgs) -> int:
     def say(text: str) -> None:
         print(f"[{time.perf_counter() - begin:5.0f} s] {text}", file=sys.stderr, flush=True)
 
+    # The process that is training must not go on alone: `run` ends it, and it saves.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     _make_data(suite, args.rows, data_dir, say)
     failed = []
     for number, job in enumerate(jobs, 1):
@@ -140,6 +143,8 @@ def _run(args: RunArgs) -> int:
             failed.append(name)
             say(f"{name}: FAILED with exit code {code}. The end of its log:\n{running.last_lines(job.log, 5)}")
     if len(failed) < len(jobs):
+        say("what an update of each costs, measured in turn")
+        _measure([job for job in jobs if job.state() == "done"])
         text = _markdown(jobs)
         (jobs[0].directory.parent / "table.md").write_text(text + "\n")
         print(text)
@@ -159,6 +164,24 @@ def _make_data(suite: Suite, rows: int, directory: Path, say) -> None:
     make_dataset(suite.task, rows, directory=directory, seed=0, workers=os.cpu_count() or 1)
 
 
+def _timing(jobs) -> Path:
+    return jobs[0].directory.parent / "timing.json"
+
+
+def _measure(jobs) -> None:
+    """Time the updates of all these methods in one process, unless that was done."""
+    from fidec.train import files
+    from fidec.train.policy import load_policy
+    from fidec.train.timing import milliseconds
+
+    done = files.read_json(_timing(jobs)) if _timing(jobs).exists() else {}
+    policies = {job.algo: load_policy(job.directory) for job in jobs}
+    if set(policies) <= set(done):
+        return
+    spec = next(iter(policies.values())).spec
+    files.write_json(_timing(jobs), milliseconds({name: p.options for name, p in policies.items()}, spec))
+
+
 def _show(line: str) -> None:
     """The job's own progress, on a terminal."""
     if sys.stderr.isatty():
@@ -167,8 +190,11 @@ def _show(line: str) -> None:
 
 def _rows(jobs) -> list[dict]:
     from fidec.report.table import row
+    from fidec.train import files
 
-    rows = [row(job.directory) for job in jobs if job.state() == "done"]
+    timing = _timing(jobs)
+    costs = files.read_json(timing) if timing.exists() else {}
+    rows = [row(job.directory, costs.get(job.algo)) for job in jobs if job.state() == "done"]
     if len({row.pop("data") for row in rows}) > 1:
         raise RunError(
             f"the runs in {jobs[0].directory.parent} were not trained on the same data: they do not compare"

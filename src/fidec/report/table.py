@@ -1,4 +1,4 @@
-"""A table of runs, read from their directories alone: success with its interval, and what an update cost."""
+"""A table of runs, read from their directories alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fidec.train.rundir import RunDirectory
 COLUMNS = ("method", "seed", "evaluations", "success", "low", "high", "n", "ms_per_update", "steps")
 
 
-def row(path: Path) -> dict[str, Any]:
+def row(path: Path, ms_per_update: float | None = None) -> dict[str, Any]:
     """What a finished run says of itself. The success is that of the last evaluation; all are in `evaluations`."""
     directory = RunDirectory.open(path, read_only=True)
     config = directory.read_config()
@@ -21,7 +21,6 @@ def row(path: Path) -> dict[str, Any]:
     if not evaluations or (directory.read_status() or {}).get("state") != "done":
         raise RunError(f"{path} is not a finished run with an evaluation")
     last = evaluations[-1]
-    rates = [event["time/steps_per_second"] for event in directory.read_jsonl("time") if _has_rate(event)]
     return {
         "method": config["algo"],
         "seed": config["seed"],
@@ -30,31 +29,28 @@ def row(path: Path) -> dict[str, Any]:
         "low": last["evaluation/success_low"],
         "high": last["evaluation/success_high"],
         "n": last["evaluation/n"],
-        # The fastest interval: what else the machine did at times is not the method's cost.
-        "ms_per_update": 1e3 / max(rates) if rates else None,
+        "ms_per_update": ms_per_update,
         "steps": last["step"],
         "data": directory.read_environment()["dataset"]["sha256"],
     }
 
 
-def _has_rate(event: dict[str, Any]) -> bool:
-    return event.get("time/steps_per_second") is not None
-
-
 def markdown(rows: list[dict[str, Any]], settings: dict[str, str]) -> str:
     """A Markdown table, in the order of `rows`; `settings` says what a method was given."""
-    steps = sorted({step for row in rows for step in row["evaluations"]})
-    header = ["method", *(["seed"] if len({row["seed"] for row in rows}) > 1 else [])]
-    lines = [
-        [*header, "own settings", *(f"at {step:,}" for step in steps), "last, 95 % interval", "ms/update"],
-        ["---"] * (len(header) + len(steps) + 3),
-    ]
+    seeds = len({row["seed"] for row in rows}) > 1
+    header = ["method", *(["seed"] if seeds else []), "own settings", "success", "95 % interval", "ms/update"]
+    lines = [header, ["---"] * len(header)]
     for r in rows:
-        cells = [r["method"], *([str(r["seed"])] if len(header) > 1 else []), settings.get(r["method"], "")]
-        cells += [_success(r["evaluations"].get(step)) for step in steps]
-        cells.append(f"**{_success(r['success'])}** [{_success(r['low'])}, {_success(r['high'])}]")
-        cells.append("" if r["ms_per_update"] is None else f"{r['ms_per_update']:.1f}")
-        lines.append(cells)
+        lines.append(
+            [
+                r["method"],
+                *([str(r["seed"])] if seeds else []),
+                settings.get(r["method"], ""),
+                _success(r["success"]),
+                f"{_success(r['low'])} to {_success(r['high'])}",
+                "–" if r["ms_per_update"] is None else f"{r['ms_per_update']:.1f}",
+            ]
+        )
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 

@@ -39,19 +39,19 @@ DEMO = Suite(
     eval_interval=7_500,
     eval_episodes=50,
     common={"hidden": (128, 128, 128), "discount": 0.97, "learning_rate": 1e-3},
-    # The published settings of the task, but for these; docs/methods/comparison.md says why.
+    # The published settings of the task, but for these; docs/methods/comparison.md says what other values gave.
     methods={
         "bc": {},
         "iql": {},
         "rebrac": {},
         "idql": {"denoiser_width": 128},
-        "srpo": {"denoiser_width": 128, "policy_hidden": (128, 128, 128)},
+        "srpo": {"denoiser_width": 128, "policy_hidden": (128, 128, 128), "beta": 0.1},
         # Its average would stay near the untrained network for thousands of steps, and its schedule outlast the run.
         "cac": {"ema_start": 0, "ema_interval": 1, "schedule_steps": 15_000},
-        "fawac": {"alpha": 10.0},
-        "fbrac": {"alpha": 1.0},
+        "fawac": {},
+        "fbrac": {},
         "ifql": {},
-        "fql": {"alpha": 100.0},
+        "fql": {},
         "deflow": {},
         "fidec": {},
     },

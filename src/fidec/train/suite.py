@@ -17,6 +17,7 @@ from typing import Any
 from fidec import algos
 from fidec.errors import ConfigError
 from fidec.tasks.suites import Suite
+from fidec.train.config import RunConfig, resolve_options
 from fidec.train.rundir import RunDirectory
 
 
@@ -47,12 +48,10 @@ class Job:
     def _check(self, config: dict[str, Any]) -> None:
         """A finished run counts only if it is the run that this suite asks for."""
         asked = {"task": self.suite.task, "algo": self.algo, "seed": self.seed, "steps": self.steps}
-        asked |= {"eval_interval": self.eval_interval, "eval_episodes": self.suite.eval_episodes}
-        options = self.options()
-        found = {name: config.get(name) for name in asked}
-        stored = {name: (config.get("options") or {}).get(name) for name in options}
-        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
-        if found != asked or stored != plain:
+        asked["eval_episodes"] = self.suite.eval_episodes
+        asked["options"] = resolve_options(self.algo, "recommended", self.suite.task, **self.options())
+        stored = RunConfig.from_json(config)
+        if any(getattr(stored, name) != value for name, value in asked.items()):
             raise ConfigError(
                 f"{self.directory} holds a run with other settings than suite {self.suite.name!r} asks for: "
                 "remove it, or choose another --out"
