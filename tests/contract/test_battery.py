@@ -31,9 +31,16 @@ PIXELS = [f"{name}/pixels" for name in PUBLISHED_ON_PIXELS]
 SINGLE_ACTIONS = ("bc", "calql", "iql", "rebrac", "rlpd", "srpo")  # one action for an observation
 MODEL_POLICIES = ("cac", "fawac", "fbrac")  # the model itself is the policy: it has no base
 fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-every_case = pytest.mark.parametrize(
-    "case", [*OWN, *(pytest.param(c, marks=() if c.startswith("fidec") else pytest.mark.slow) for c in PIXELS)]
-)
+
+
+def cases(*quick):
+    """Over all cases, those that are not named here in the slow tier."""
+    marks = {case: () if case in quick else pytest.mark.slow for case in OWN + PIXELS}
+    return pytest.mark.parametrize("case", [pytest.param(case, marks=marks[case]) for case in marks])
+
+
+every_case = cases(*OWN, "iql/pixels")
+few_cases = cases("fidec", "iql", "rebrac", "cac")  # where each test compiles the method once more
 
 
 def method_of(case):
@@ -246,7 +253,7 @@ def test_a_state_from_the_disk_goes_on_as_the_one_in_memory(case, tmp_path):
     assert equal(through, resumed)
 
 
-@every_case
+@few_cases
 def test_seeds_side_by_side_equal_single_ones(case):
     batch, key = make_batch(case), jax.random.key(3)
     states = jax.tree.map(lambda *leaves: jnp.stack(leaves), fresh(case, 0), fresh(case, 1))
@@ -286,7 +293,7 @@ def test_candidates_and_base_actions_are_given_or_refused(case):
     assert actions.shape == base.shape == (3, 2)
 
 
-@every_case
+@few_cases
 def test_a_batch_of_one_with_a_one_dimensional_action(case):
     small = algorithm(case, d=1)
     state = jitted_init(case, 1)(jax.random.key(0))

@@ -26,13 +26,13 @@ from fidec.types import Spec
 
 SIZE, STEPS = 16, 12
 SMALL = {
-    "algo": "fql",
+    "algo": "rebrac",
     "steps": STEPS,
     "batch_size": 4,
     "seed": 2,
     "log_interval": 4,
     "checkpoint_interval": 4,
-    "options": {"hidden": (8,), "flow_steps": 2},
+    "options": {"hidden": (8,)},
     "quiet": True,
 }
 
@@ -217,7 +217,7 @@ def logged(out):
 @pytest.fixture
 def probe(monkeypatch):
     module = types.ModuleType("fidec_probe")
-    module.METHOD = Method("probe", "logs its batches", ProbeConfig, make_probe, returns=True)
+    module.METHOD = Method("probe", "logs its batches", ProbeConfig, make_probe, needs_returns=True)
     monkeypatch.setitem(sys.modules, "fidec_probe", module)
     monkeypatch.setitem(base._OWN, "probe", "fidec_probe")
 
