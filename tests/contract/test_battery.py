@@ -229,7 +229,9 @@ def test_scan_is_a_loop(case):
         donate_argnums=0,
     )
     scanned, _ = scan(jitted_init(case)(jax.random.key(0)), keys)
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), scanned, looped)
+    # Adam makes rounding visible where a gradient is nearly zero: allowed is a fiftieth of what three steps move.
+    rounding = 0.02 * 3 * options(case).learning_rate
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=rounding), scanned, looped)
 
 
 @pytest.mark.parametrize(
