@@ -9,8 +9,6 @@ turn, round after round, and each round gives every method's ratio to FQL.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fidec import algos, rng
+from fidec import algos
 from fidec.cli.output import parse, print_json, print_table
 from fidec.train import loop
-from fidec.types import Batch, Spec
+from fidec.train.timing import Update, in_turn, random_batch
+from fidec.types import Spec
 
 
 @dataclass(frozen=True)
@@ -50,23 +49,6 @@ class BenchmarkArgs:
     """Print as JSON."""
 
 
-def random_batch(spec: Spec, rows: int, returns: bool = False) -> Batch:
-    """Normal observations and uniform actions: the cost does not depend on the values."""
-    generator = np.random.default_rng(0)
-    observations = generator.standard_normal((2, rows, *spec.observation_shape), np.float32)
-    actions = generator.uniform(-1, 1, (2, rows, spec.action_dim)).astype(np.float32)
-    rewards, masks = -np.ones(rows, np.float32), np.ones(rows, np.float32)
-    batch = Batch(observations[0], actions[0], rewards, masks, observations[1], actions[1])
-    return jax.tree.map(jnp.asarray, batch._replace(returns=50.0 * rewards) if returns else batch)
-
-
-def seconds_of(run: Callable[[int], Any], count: int) -> float:
-    """Seconds an iteration of `run(count)`, which makes that many iterations and waits for them."""
-    begin = time.perf_counter()
-    run(count)
-    return (time.perf_counter() - begin) / count
-
-
 class Peak:
     """This machine's own product (rows x width) @ (width x width), chained as in a network."""
 
@@ -79,50 +61,26 @@ class Peak:
             self.chain(self.x, self.w).block_until_ready()
 
 
-class Update:
-    """The compiled update of one method and preset."""
-
-    def __init__(self, args: BenchmarkArgs, algo: str, preset: str):
-        self.algo, self.preset = algo, preset
-        self.spec = Spec((args.observation_dim,), args.action_dim)
-        self.algorithm = algos.make(algo, self.spec, preset=preset, hidden=args.hidden)
-        self.batch = random_batch(self.spec, args.batch_size, algos.get(algo).needs_returns)
-        self.key = rng.stream(0, "update")
-        self.state = loop.start(self.algorithm, 0, self.batch).state
-        begin = time.perf_counter()
-        update = jax.jit(self.algorithm.update, donate_argnums=0)
-        self.update = update.lower(self.state, self.batch, self.key).compile()
-        self.compile_seconds = time.perf_counter() - begin
-        cost: Any = self.update.cost_analysis()
-        self.gflop = cost["flops"] / 1e9
-
-    def run_bare(self, count: int) -> None:
-        for _ in range(count):
-            self.state, _ = self.update(self.state, self.batch, self.key)
-        jax.block_until_ready(self.state)
+def update_of(args: BenchmarkArgs, algo: str, preset: str) -> Update:
+    """The compiled update of one method and preset, at the asked size."""
+    spec = Spec((args.observation_dim,), args.action_dim)
+    return Update(algos.make(algo, spec, preset=preset, hidden=args.hidden), spec, args.batch_size)
 
 
-class Case(Update):
-    """The update and the compiled training loop, each on a state of its own."""
+class Loop:
+    """The compiled training loop around an update, on a state of its own."""
 
-    def __init__(self, args: BenchmarkArgs, preset: str):
-        super().__init__(args, args.algo, preset)
-        self.data = random_batch(self.spec, 100_000, algos.get(args.algo).needs_returns)
-        self.carry = loop.start(self.algorithm, 0, self.batch)
-        steps = loop.make_steps(self.algorithm, 0, args.batch_size)
+    def __init__(self, args: BenchmarkArgs, update: Update):
+        self.data = random_batch(Spec((args.observation_dim,), args.action_dim), 100_000)
+        self.carry = loop.start(update.algorithm, 0, update.batch)
+        steps = loop.make_steps(update.algorithm, 0, args.batch_size)
         self.steps = steps.lower(self.carry, self.data, np.int32(0), np.int32(1)).compile()
         self.step, self.pace = 0, loop.Pace()
 
-    def run_loop(self, count: int) -> None:
+    def run(self, count: int) -> None:
+        last = self.step + count
         self.carry, self.step = loop.run_to(
-            self.steps,
-            self.carry,
-            self.data,
-            self.step,
-            self.step + count,
-            self.pace,
-            loop.Signals(),
-            lambda step: None,
+            self.steps, self.carry, self.data, self.step, last, self.pace, loop.Signals(), lambda step: None
         )
         jax.block_until_ready(self.carry)
 
@@ -135,9 +93,8 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
         rows = _measure_all(args)
         print_json(rows) if args.json else _print_all(args, rows)
         return rows
-    cases = {preset: Case(args, preset) for preset in args.presets}
     peak = Peak(args.hidden[0], args.batch_size)
-    rows = [_measure(args, case, peak) for case in cases.values()]
+    rows = [_measure(args, preset, peak) for preset in args.presets]
     if args.json:
         print_json(rows)
     else:
@@ -145,66 +102,49 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     return rows
 
 
-def _measure(args: BenchmarkArgs, case: Case, peak: Peak) -> dict[str, Any]:
-    """Short measurements of the peak, the bare update and the loop, one after another, many times over.
-
-    Ratios are taken between neighbours in time, in changing order, and their median is reported: what slows the
-    machine down for a second slows both.
-    """
-    runs = {"peak": peak.run, "bare": case.run_bare, "loop": case.run_loop}
-    for run in runs.values():
-        run(30)  # warm up; the first dispatches also set the loop's pace
-    counts = {name: max(1, round(args.seconds / seconds_of(run, 3))) for name, run in runs.items()}
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for i in range(args.repeats):
-        for name in runs if i % 2 == 0 else reversed(runs):
-            times[name].append(seconds_of(runs[name], counts[name]))
-    peaks, bare, looped = (np.array(times[name]) for name in runs)
-    overheads = looped / bare - 1
-    low, high = np.percentile(overheads, [25, 75])
+def _measure(args: BenchmarkArgs, preset: str, peak: Peak) -> dict[str, Any]:
+    """The peak, the bare update and the loop in turn; ratios are taken within the rounds."""
+    update = update_of(args, args.algo, preset)
+    whole = Loop(args, update)
+    whole.run(30)  # the first dispatches set its pace
+    times = in_turn({"peak": peak.run, "bare": update.run, "loop": whole.run}, args.repeats, args.seconds)
+    peaks, bare = times["peak"], times["bare"]
+    overhead, overhead_quartiles = _spread(times["loop"] / bare - 1)
     return {
         "algo": args.algo,
-        "preset": case.preset,
-        "gflop_per_update": case.gflop,
-        "compile_seconds": case.compile_seconds,
-        "ms_per_update": float(np.median(bare)) * 1e3,
-        "ms_quartiles": (np.percentile(bare, [25, 75]) * 1e3).tolist(),
-        "share_of_matmul_peak": float(np.median((case.gflop / bare) / (peak.gflop / peaks))),
-        "loop_overhead": float(np.median(overheads)),
-        "loop_overhead_quartiles": [float(low), float(high)],
+        "preset": preset,
+        **_cost(update, bare),
+        "share_of_matmul_peak": float(np.median((update.gflop / bare) / (peak.gflop / peaks))),
+        "loop_overhead": overhead,
+        "loop_overhead_quartiles": overhead_quartiles,
         "matmul_peak_gflops": float(peak.gflop / np.median(peaks)),
     }
 
 
 def _measure_all(args: BenchmarkArgs) -> list[dict[str, Any]]:
-    """Every method once a round, in changing order; the ratios are taken within the rounds."""
-    updates = {name: Update(args, name, "recommended") for name in algos.names()}
-    counts = {}
-    for name, update in updates.items():
-        update.run_bare(3)  # warm up
-        counts[name] = max(1, round(args.seconds / seconds_of(update.run_bare, 3)))
-    times: dict[str, list[float]] = {name: [] for name in updates}
-    for i in range(args.repeats):
-        for name in updates if i % 2 == 0 else reversed(updates):
-            times[name].append(seconds_of(updates[name].run_bare, counts[name]))
-    fql = np.array(times["fql"])
+    """Every method once a round; the ratios are taken within the rounds."""
+    updates = {name: update_of(args, name, "recommended") for name in algos.names()}
+    times = in_turn({name: update.run for name, update in updates.items()}, args.repeats, args.seconds)
     rows = []
     for name, update in updates.items():
-        seconds = np.array(times[name])
-        ratios = seconds / fql
-        rows.append(
-            {
-                "algo": name,
-                "gflop_per_update": update.gflop,
-                "gflop_ratio_to_fql": update.gflop / updates["fql"].gflop,
-                "compile_seconds": update.compile_seconds,
-                "ms_per_update": float(np.median(seconds)) * 1e3,
-                "ms_quartiles": (np.percentile(seconds, [25, 75]) * 1e3).tolist(),
-                "ratio_to_fql": float(np.median(ratios)),
-                "ratio_quartiles": np.percentile(ratios, [25, 75]).tolist(),
-            }
-        )
+        ratio, quartiles = _spread(times[name] / times["fql"])
+        ratios = {"gflop_ratio_to_fql": update.gflop / updates["fql"].gflop}
+        ratios |= {"ratio_to_fql": ratio, "ratio_quartiles": quartiles}
+        rows.append({"algo": name, **_cost(update, times[name]), **ratios})
     return rows
+
+
+def _cost(update: Update, seconds: np.ndarray) -> dict[str, Any]:
+    """What one update costs, by the seconds of each repetition."""
+    median, quartiles = _spread(1e3 * seconds)
+    figures = {"gflop_per_update": update.gflop, "compile_seconds": update.compile_seconds}
+    return {**figures, "ms_per_update": median, "ms_quartiles": quartiles}
+
+
+def _spread(figures: np.ndarray) -> tuple[float, list[float]]:
+    """Median and quartiles."""
+    low, median, high = np.percentile(figures, [25, 50, 75]).tolist()
+    return median, [low, high]
 
 
 def _print_all(args: BenchmarkArgs, rows: list[dict[str, Any]]) -> None:

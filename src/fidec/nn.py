@@ -143,7 +143,7 @@ class Actor(Observer):
         return mlp(self.encode(observations))
 
 
-class GaussianActor(Observer):
+class GaussianActor(nn.Module):
     """Mean and log standard deviation of a Gaussian policy, both of the state, from one small output layer.
 
     With `affine_log_std` the log standard deviation is c_1 raw + c_0, with learnt scalars that begin at 1 and -1.
@@ -155,14 +155,13 @@ class GaussianActor(Observer):
     kernel: Callable = kernel_init
     log_std_bounds: tuple[float, float] = (-5.0, 2.0)
     affine_log_std: bool = False
-    encoder: nn.Module | None = None
 
     @nn.compact
     def __call__(
-        self, observations: Shaped[Array, "..."]
+        self, observations: Float[Array, "*batch n"]
     ) -> tuple[Float[Array, "*batch d"], Float[Array, "*batch d"]]:
         mlp = MLP(self.hidden, 2 * self.action_dim, False, 0.01, self.activation, self.kernel)
-        mean, log_std = jnp.split(mlp(self.encode(observations)), 2, axis=-1)
+        mean, log_std = jnp.split(mlp(observations), 2, axis=-1)
         if self.affine_log_std:
             scale = self.param("log_std_scale", nn.initializers.ones, ())
             log_std = scale * log_std + self.param("log_std_offset", nn.initializers.constant(-1.0), ())
@@ -203,7 +202,7 @@ class ResidualMap(Observer):
         return MLP(self.hidden, self.action_dim)(jnp.concatenate([beside(features, actions), actions], axis=-1))
 
 
-class Denoiser(Observer):
+class Denoiser(nn.Module):
     """eps(s, x, k): the noise in an action x that was noised to level k. IDQL's residual network.
 
     The level goes through learnable Fourier features and a small network of its own. k may be one level for all x.
@@ -216,12 +215,11 @@ class Denoiser(Observer):
     fourier: int = 64  # features of the level: as many cosines as sines
     condition: int = 128
     activation: Callable = jax.nn.mish
-    encoder: nn.Module | None = None
 
     @nn.compact
     def __call__(
         self,
-        observations: Shaped[Array, "..."],
+        observations: Float[Array, "*rows n"],
         x: Float[Array, "*batch d"],
         k: Float[Array, "*#batch 1"],
         training: bool = False,
@@ -233,7 +231,7 @@ class Denoiser(Observer):
         angles = 2.0 * jnp.pi * k * frequencies
         level = jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=-1)
         level = MLP((self.condition,), self.condition, activation=self.activation)(level)
-        x = dense(self.width)(jnp.concatenate([beside(self.encode(observations), x), x, beside(level, x)], axis=-1))
+        x = dense(self.width)(jnp.concatenate([beside(observations, x), x, beside(level, x)], axis=-1))
         for _ in range(self.blocks):
             inner = nn.LayerNorm()(nn.Dropout(self.dropout, deterministic=not training)(x))
             x = x + dense(self.width)(self.activation(dense(4 * self.width)(inner)))
@@ -246,17 +244,16 @@ def sinusoids(x: Float[Array, "*batch 1"], features: int) -> Float[Array, "*batc
     return jnp.concatenate([jnp.sin(x * frequencies), jnp.cos(x * frequencies)], axis=-1)
 
 
-class ConsistencyNetwork(Observer):
+class ConsistencyNetwork(nn.Module):
     """F(s, x, sigma) of a consistency model: Mish, and an embedding of the noise level by a small network."""
 
     hidden: Sequence[int]
     action_dim: int
-    encoder: nn.Module | None = None
 
     @nn.compact
     def __call__(
-        self, observations: Shaped[Array, "..."], x: Float[Array, "*batch d"], sigma: Float[Array, "*batch 1"]
+        self, observations: Float[Array, "*rows n"], x: Float[Array, "*batch d"], sigma: Float[Array, "*batch 1"]
     ) -> Float[Array, "*batch d"]:
         embedding = MLP((32,), 16, activation=jax.nn.mish, name="level")(sinusoids(sigma, 16))
-        inputs = jnp.concatenate([x, beside(embedding, x), beside(self.encode(observations), x)], axis=-1)
+        inputs = jnp.concatenate([x, beside(embedding, x), beside(observations, x)], axis=-1)
         return MLP(self.hidden, self.action_dim, activation=jax.nn.mish)(inputs)

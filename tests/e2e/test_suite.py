@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import signal
 
 import pytest
 
 from fidec import algos
+from fidec.data.make import make_dataset
 from fidec.errors import ConfigError
 from fidec.report import table
 from fidec.tasks.suites import DEMO, SUITES
 from fidec.train.config import resolve_options
-from fidec.train.suite import jobs
+from fidec.train.loop import Signals
+from fidec.train.suite import jobs, run
 
 SMALL = dataclasses.replace(
     DEMO,
@@ -60,7 +64,41 @@ def test_a_suite_runs_reports_a_failure_and_goes_on_where_it_was(cli, small, tmp
 
     code, out, err = cli("suite", "run", "small", "--out", "suite", "--steps", 40)
     assert (code, out) == (ConfigError.exit_code, "")
-    assert "other settings than suite 'small' asks for" in err
+    assert "other settings than suite 'small' asks for (steps 20, not 40)" in err
+
+
+def test_a_signal_stops_the_suite_which_says_how_to_go_on(cli, small, monkeypatch):
+    started, before = [], signal.getsignal(signal.SIGTERM)
+
+    def interrupted(job, on_wait, signals):
+        started.append(job.algo)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return 75
+
+    monkeypatch.setattr("fidec.cli.suite._make_data", lambda *_: None)
+    monkeypatch.setattr("fidec.train.suite.run", interrupted)
+    code, out, err = cli("suite", "run", "small", "--out", "suite")
+    assert (code, out, started) == (75, "", ["bc"])
+    assert "SIGTERM: stopped in 1/2 bc, seed 0. The same command goes on" in err
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.slow
+def test_the_run_of_a_stopped_suite_has_saved(tmp_path):
+    """The real process: it is told once it trains, and leaves a run that can be resumed."""
+    data = tmp_path / "data"
+    make_dataset(SMALL.task, 1_000, directory=data, seed=0, workers=1)
+    suite = dataclasses.replace(SMALL, eval_interval=10_000_000)
+    (job,) = jobs(suite, out=tmp_path, data_dir=data, methods=("bc",), seeds=(0,), steps=10_000_000)
+    signals = Signals()
+
+    def on_wait(line):
+        if (job.directory / "train.jsonl").exists():
+            signals(signal.SIGTERM, None)
+
+    assert run(job, on_wait, signals) == 75
+    assert job.state() == "preempted"
+    assert list((job.directory / "checkpoints").iterdir())
 
 
 @pytest.mark.parametrize(

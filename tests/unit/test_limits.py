@@ -13,6 +13,7 @@ import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.scipy.stats import norm
 from scipy.optimize import minimize_scalar
 
 from fidec import algos, nn
@@ -84,6 +85,11 @@ def test_advantage_weights_are_a_capped_exponential_without_a_gradient():
     np.testing.assert_array_equal(slope, np.zeros(6))
 
 
+def squashed_log_prob(actions, mean, log_std):
+    """log N(arctanh a) - log(1 - a^2): the change of variables as it is taught."""
+    return jnp.sum(norm.logpdf(jnp.arctanh(actions), mean, jnp.exp(log_std)) - jnp.log1p(-(actions**2)), axis=-1)
+
+
 @pytest.mark.parametrize("mean", [-1.0, 0.0, 0.7])
 @pytest.mark.parametrize("std", [0.1, 0.6, 1.5])
 def test_the_density_of_a_squashed_gaussian_integrates_to_one(mean, std):
@@ -91,11 +97,11 @@ def test_the_density_of_a_squashed_gaussian_integrates_to_one(mean, std):
     middles = 0.5 * (edges[1:] + edges[:-1])[:, None]
     with jax.enable_x64(True):
         mu, log_std = jnp.asarray([mean]), jnp.log(jnp.asarray([std]))
-        density = np.exp(policies.tanh_normal_log_prob(jnp.asarray(middles), mu, log_std))
+        density = np.exp(squashed_log_prob(jnp.asarray(middles), mu, log_std))
         assert density.mean() * 2.0 == pytest.approx(1.0, abs=1e-3)
         # The log-density that comes with a sample is the density's at that sample, and has its entropy.
         actions, logs = policies.tanh_normal_sample(KEY, jnp.broadcast_to(mu, (4000, 1)), log_std)
-        np.testing.assert_allclose(logs, policies.tanh_normal_log_prob(actions, mu, log_std), rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(logs, squashed_log_prob(actions, mu, log_std), rtol=1e-6, atol=1e-8)
         entropy = -2.0 * np.mean(np.where(density > 0, density * np.log(np.maximum(density, 1e-300)), 0.0))
         assert -np.mean(logs) == pytest.approx(entropy, abs=6 * float(np.std(logs)) / 4000**0.5)
 
@@ -183,6 +189,17 @@ def test_fawac_without_a_temperature_is_flow_matching():
     plain = plain_loss(state.params["flow"], make_batch(), jax.random.split(KEY)[1])
     plain = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(plain)])
     np.testing.assert_allclose(gradient(after, "flow"), plain, rtol=1e-4, atol=1e-6)
+
+
+def test_fql_asks_its_critic_only_where_there_is_a_choice():
+    algorithm, state, _ = method("fql", flow_steps=2)
+    observations = make_batch().observations
+    blind = state._replace(params={name: state.params[name] for name in ("flow", "policy")})
+    alone, base = algorithm.act(blind, observations, KEY, return_base=True)
+    assert equal(alone, algorithm.act(blind, observations, KEY))
+    assert alone.shape == base.shape == (ROWS, 2)
+    with pytest.raises(KeyError, match="critic"):
+        algorithm.act(blind, observations, KEY, candidates=2)
 
 
 def test_fql_with_a_huge_weight_only_distils():

@@ -171,3 +171,26 @@ def test_every_option_is_documented():
         for statement, after in itertools.pairwise(body):
             if isinstance(statement, ast.AnnAssign):
                 assert isinstance(after, ast.Expr), f"{config.__name__}.{ast.unparse(statement.target)}"
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("cac", {"backup_samples": 0}),
+        ("calql", {"alpha": -1.0}),
+        ("deflow", {"flow_steps": 0}),
+        ("fawac", {"weight_limit": -1.0}),
+        ("fbrac", {"alpha": float("nan")}),
+        ("fql", {"alpha": -1.0}),
+        ("idql", {"denoiser_blocks": 0}),
+        ("ifql", {"flow_steps": 0}),
+        ("iql", {"alpha": -1.0}),
+        ("rebrac", {"noise_limit": -0.5}),
+        ("rlpd", {"critics": 0}),
+        ("srpo", {"decay_steps": -1}),
+    ],
+)
+def test_an_option_out_of_range_is_refused_by_its_name(name, options):
+    ((option, value),) = options.items()
+    with pytest.raises(ConfigError, match=rf"^{option} must .* {value}$"):
+        algos.get(name).configure(**options)

@@ -18,7 +18,7 @@ from fidec.types import Spec
 KEY = rng.at(rng.stream(5, "batch"), 3)
 
 
-def image_dataset(seed: int = 0, episodes=(5, 1, 9, 4), mask: float = 1.0):
+def image_dataset(seed: int = 0, episodes=(5, 1, 9, 4)):
     """Frames that differ everywhere; every row is a transition, with a next frame that no other row has."""
     generator, rows = np.random.default_rng(seed), sum(episodes)
     frames = generator.integers(0, 256, (2, rows, 8, 8, 3)).astype(np.uint8)
@@ -95,6 +95,15 @@ def test_a_replay_buffer_is_a_source_too(vectors):
     assert_same(draw(Mixture(source, buffer), KEY, 16), draw(Mixture(source, source), KEY, 16))
     with pytest.raises(ConfigError, match="does not know its trajectories"):
         draw(buffer, KEY, 4, Sampling(frame_stack=3))
+
+
+def test_sources_that_do_not_fit_are_refused_by_the_name_of_the_column(vectors):
+    with_returns, buffer = source_of(vectors, discount=0.9), replay.of(source_of(vectors).rows, vectors.size)
+    with pytest.raises(ConfigError, match=r"mixture has returns of shape \(\), the second no returns.*discount"):
+        draw(Mixture(with_returns, buffer), KEY, 16)
+    rows = with_returns.rows._replace(actions=with_returns.rows.actions[:, :1])
+    with pytest.raises(ConfigError, match=r"actions of shape \(\d,\), the second actions of shape \(1,\)"):
+        draw(Mixture(with_returns, rows), KEY, 16)
 
 
 @pytest.mark.parametrize(("count", "fraction"), [(1, 0.5), (4, 0.05), (4, 0.95)])

@@ -16,6 +16,20 @@ from fidec.ops import flow, policies, values
 from fidec.types import Batch, Metrics, Params, PRNGKey, Spec
 
 
+def at_least_one(config: Any, *names: str) -> None:
+    """Refuse these options of a configuration if they are below 1."""
+    for name in names:
+        if not getattr(config, name) >= 1:
+            raise ConfigError(f"{name} must be at least 1, not {getattr(config, name)}")
+
+
+def not_negative(config: Any, *names: str) -> None:
+    """Refuse these options of a configuration if they are below 0, or no number."""
+    for name in names:
+        if not getattr(config, name) >= 0:
+            raise ConfigError(f"{name} must not be negative, but is {getattr(config, name)}")
+
+
 @dataclass(frozen=True)
 class NetworkConfig:
     """Settings of every method on the FQL backbone."""
@@ -61,8 +75,7 @@ class FlowConfig(ValueConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.flow_steps < 1:
-            raise ConfigError(f"flow_steps must be at least 1, not {self.flow_steps}")
+        at_least_one(self, "flow_steps")
 
 
 def require_flat(spec: Spec, method: str) -> None:

@@ -64,12 +64,8 @@ class CACConfig(backbone.ValueConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        for name in ("schedule_steps", "backup_samples", "ema_interval", "samples"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("eta", "ema_start"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"{name} must not be negative, but is {getattr(self, name)}")
+        backbone.at_least_one(self, "schedule_steps", "backup_samples", "ema_interval", "samples")
+        backbone.not_negative(self, "eta", "ema_start")
         if not 0 < self.ema_rate <= 1:
             raise ConfigError(f"ema_rate must lie in (0, 1], not {self.ema_rate}")
         if not (self.grad_clip is None or self.grad_clip > 0):

@@ -53,10 +53,8 @@ class CalQLConfig(backbone.ValueConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if not self.alpha >= 0:
-            raise ConfigError(f"alpha must not be negative, but is {self.alpha}")
-        if self.action_samples < 1:
-            raise ConfigError(f"action_samples must be at least 1, not {self.action_samples}")
+        backbone.not_negative(self, "alpha")
+        backbone.at_least_one(self, "action_samples")
         for name in ("reward_scale", "policy_learning_rate"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be positive, not {getattr(self, name)}")

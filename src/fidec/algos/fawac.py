@@ -34,6 +34,10 @@ class FAWACConfig(backbone.FlowConfig):
     weight_limit: float = 100.0
     """Largest weight."""
 
+    def __post_init__(self):
+        super().__post_init__()
+        backbone.not_negative(self, "alpha", "weight_limit")
+
 
 def make(config: FAWACConfig, spec: Spec) -> Algorithm:
     encoder = backbone.encoder(spec)

@@ -30,6 +30,10 @@ class FBRACConfig(backbone.FlowConfig):
     normalize_q: bool = False
     """Divide Q by its mean magnitude in the policy's objective."""
 
+    def __post_init__(self):
+        super().__post_init__()
+        backbone.not_negative(self, "alpha")
+
 
 def make(config: FBRACConfig, spec: Spec) -> Algorithm:
     encoder = backbone.encoder(spec)

@@ -20,7 +20,6 @@ import optax
 from fidec import nn
 from fidec.algos import backbone
 from fidec.algos.base import Algorithm, Method, State
-from fidec.errors import ConfigError
 from fidec.ops import policies, values
 from fidec.types import Batch, Metrics, PRNGKey, Spec
 
@@ -36,8 +35,7 @@ class FQLConfig(backbone.FlowConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.alpha < 0:
-            raise ConfigError(f"alpha must not be negative, but is {self.alpha}")
+        backbone.not_negative(self, "alpha")
 
 
 def make(config: FQLConfig, spec: Spec) -> Algorithm:
@@ -79,11 +77,13 @@ def make(config: FQLConfig, spec: Spec) -> Algorithm:
     def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
         noise = backbone.noise_for(key, observations, spec, candidates)
         actions = jnp.clip(student.apply(state.params["policy"], observations, noise), -1.0, 1.0)
-        q = critic.apply(state.params["critic"], observations, actions).mean(axis=0)
-        best = policies.best_of(actions, q)
-        if not return_base:
-            return best
-        return best, policies.best_of(teacher.sample(state.params["flow"], observations, noise), q)
+        proposals = [actions, teacher.sample(state.params["flow"], observations, noise)] if return_base else [actions]
+        if candidates == 1:
+            picked = [each[0] for each in proposals]
+        else:
+            q = critic.apply(state.params["critic"], observations, actions).mean(axis=0)
+            picked = [policies.best_of(each, q) for each in proposals]
+        return tuple(picked) if return_base else picked[0]
 
     return Algorithm(init, update, act, lambda state: backbone.acting(state, "critic", "flow", "policy"))
 

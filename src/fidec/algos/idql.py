@@ -52,14 +52,12 @@ class DiffusionConfig(ExpectileConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if min(self.diffusion_steps, self.denoiser_width, self.denoiser_blocks) < 1:
-            raise ConfigError("diffusion_steps, denoiser_width and denoiser_blocks must be at least 1")
+        backbone.at_least_one(self, "diffusion_steps", "denoiser_width", "denoiser_blocks")
+        backbone.not_negative(self, "weight_decay", "decay_steps")
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout must lie in [0, 1), not {self.dropout}")
         if not 0 < self.ema_rate <= 1:
             raise ConfigError(f"ema_rate must lie in (0, 1], not {self.ema_rate}")
-        if self.weight_decay < 0 or self.decay_steps < 0:
-            raise ConfigError("weight_decay and decay_steps must not be negative")
 
 
 @dataclass(frozen=True)
@@ -71,8 +69,7 @@ class IDQLConfig(DiffusionConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.samples < 1:
-            raise ConfigError(f"samples must be at least 1, not {self.samples}")
+        backbone.at_least_one(self, "samples")
 
 
 class DiffusionPolicy:

@@ -15,7 +15,6 @@ from fidec import nn
 from fidec.algos import backbone
 from fidec.algos.base import Algorithm, Method, State
 from fidec.algos.iql import ExpectileConfig, value_losses
-from fidec.errors import ConfigError
 from fidec.ops import policies
 from fidec.types import Batch, Metrics, PRNGKey, Spec
 
@@ -31,8 +30,7 @@ class IFQLConfig(ExpectileConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.samples < 1 or self.flow_steps < 1:
-            raise ConfigError("samples and flow_steps must be at least 1")
+        backbone.at_least_one(self, "samples", "flow_steps")
 
 
 def make(config: IFQLConfig, spec: Spec) -> Algorithm:

@@ -43,6 +43,10 @@ class IQLConfig(ExpectileConfig):
     alpha: float = 10.0
     """Inverse temperature of the advantage weights."""
 
+    def __post_init__(self):
+        super().__post_init__()
+        backbone.not_negative(self, "alpha")
+
 
 def value_losses(config: ExpectileConfig, critic: Any, value: Any, target: Any, batch: Batch) -> dict[str, Any]:
     """The losses of V and Q; the target critic judges the data's actions, V the next states."""

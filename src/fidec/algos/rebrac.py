@@ -21,7 +21,6 @@ import optax
 from fidec import nn, optim
 from fidec.algos import backbone
 from fidec.algos.base import Algorithm, Method, State
-from fidec.errors import ConfigError
 from fidec.ops import values
 from fidec.types import Batch, Metrics, PRNGKey, Spec
 
@@ -45,8 +44,8 @@ class ReBRACConfig(backbone.ValueConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.actor_interval < 1:
-            raise ConfigError(f"actor_interval must be at least 1, not {self.actor_interval}")
+        backbone.at_least_one(self, "actor_interval")
+        backbone.not_negative(self, "actor_penalty", "critic_penalty", "noise", "noise_limit")
 
 
 def make(config: ReBRACConfig, spec: Spec) -> Algorithm:

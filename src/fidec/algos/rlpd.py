@@ -22,7 +22,6 @@ import optax
 from fidec import nn
 from fidec.algos import backbone
 from fidec.algos.base import Algorithm, Method, State
-from fidec.errors import ConfigError
 from fidec.ops import policies, values
 from fidec.types import Batch, Metrics, PRNGKey, Spec
 
@@ -42,8 +41,7 @@ class RLPDConfig(backbone.ValueConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.critics < 1:
-            raise ConfigError(f"critics must be at least 1, not {self.critics}")
+        backbone.at_least_one(self, "critics")
 
 
 def soft_losses(

@@ -41,8 +41,7 @@ class SRPOConfig(idql.DiffusionConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.beta < 0:
-            raise ConfigError(f"beta must not be negative, but is {self.beta}")
+        backbone.not_negative(self, "beta")
         if not self.policy_hidden or min(self.policy_hidden) < 1:
             raise ConfigError(f"every width of policy_hidden must be at least 1, not {self.policy_hidden}")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import os
 import shlex
-import signal
 import sys
 import time
 from dataclasses import dataclass
@@ -112,8 +111,6 @@ def _jobs(args: WhichArgs, data_dir: Path | None = None):
 
 
 def _run(args: RunArgs) -> int:
-    from fidec.train import suite as running
-
     jobs = _jobs(args, args.data_dir)
     suite, data_dir = jobs[0].suite, jobs[0].data_dir
     if args.dry_run:
@@ -125,23 +122,8 @@ def _run(args: RunArgs) -> int:
     def say(text: str) -> None:
         print(f"[{time.perf_counter() - begin:5.0f} s] {text}", file=sys.stderr, flush=True)
 
-    # The process that is training must not go on alone: `run` ends it, and it saves.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     _make_data(suite, args.rows, data_dir, say)
-    failed = []
-    for number, job in enumerate(jobs, 1):
-        name = f"{number}/{len(jobs)} {job.algo}, seed {job.seed}"
-        state = job.state()
-        if state == "done":
-            say(f"{name}: there already")
-            continue
-        say(f"{name}: {'goes on' if state != 'new' else 'starts'}; its output is in {job.log}")
-        code = running.run(job, _show)
-        if code == 0:
-            say(f"{name}: done")
-        else:
-            failed.append(name)
-            say(f"{name}: FAILED with exit code {code}. The end of its log:\n{running.last_lines(job.log, 5)}")
+    failed = _train(jobs, say)
     if len(failed) < len(jobs):
         say("what an update of each costs, measured in turn")
         _measure([job for job in jobs if job.state() == "done"])
@@ -151,6 +133,32 @@ def _run(args: RunArgs) -> int:
     if failed:
         raise RunError(f"{len(failed)} of {len(jobs)} runs failed: {'; '.join(failed)}")
     return 0
+
+
+def _train(jobs, say) -> list[str]:
+    """See every job through that is not done; the names of those that failed."""
+    from fidec.train import suite as running
+    from fidec.train.loop import catch_signals
+    from fidec.train.run import Preempted
+
+    failed = []
+    with catch_signals() as signals:
+        for number, job in enumerate(jobs, 1):
+            name = f"{number}/{len(jobs)} {job.algo}, seed {job.seed}"
+            state = job.state()
+            if state == "done":
+                say(f"{name}: there already")
+                continue
+            say(f"{name}: {'goes on' if state != 'new' else 'starts'}; its output is in {job.log}")
+            code = running.run(job, _show, signals)
+            if signals.received is not None:
+                raise Preempted(signals.received, f"stopped in {name}. The same command goes on from there.")
+            if code == 0:
+                say(f"{name}: done")
+            else:
+                failed.append(name)
+                say(f"{name}: FAILED with exit code {code}. The end of its log:\n{running.last_lines(job.log, 5)}")
+    return failed
 
 
 def _make_data(suite: Suite, rows: int, directory: Path, say) -> None:
@@ -195,7 +203,7 @@ def _rows(jobs) -> list[dict]:
     timing = _timing(jobs)
     costs = files.read_json(timing) if timing.exists() else {}
     rows = [row(job.directory, costs.get(job.algo)) for job in jobs if job.state() == "done"]
-    if len({row.pop("data") for row in rows}) > 1:
+    if len({each.pop("data") for each in rows}) > 1:
         raise RunError(
             f"the runs in {jobs[0].directory.parent} were not trained on the same data: they do not compare"
         )

@@ -45,14 +45,9 @@ def of(batch: Batch, capacity: int) -> Replay:
     return add(empty(batch, capacity), jax.tree.map(jnp.asarray, batch))
 
 
-def size(replay: Replay) -> ArrayLike:
-    """How many transitions it holds."""
-    return replay.filled
-
-
 def add(replay: Replay, transitions: Batch) -> Replay:
     """Append rows, in their order; of more rows than the capacity the last ones stay. Works inside jit."""
-    _check_rows(replay.rows, transitions)
+    check_columns(replay.rows, transitions, ("the replay buffer", "the new transitions"))
     count, capacity = transitions.rewards.shape[0], replay.capacity
     skipped = max(0, count - capacity)
     slots = (replay.position + jnp.arange(skipped, count, dtype=jnp.int32)) % capacity
@@ -75,9 +70,11 @@ def sample(replay: Replay, key: PRNGKey, count: int) -> Batch:
     return jax.tree.map(lambda slot: slot[rows], replay.rows)
 
 
-def _check_rows(slots: Batch, rows: Batch) -> None:
-    """Refuse rows of another shape, which would be broadcast in silence."""
-    for name, slot, new in zip(Batch._fields, slots, rows, strict=True):
-        held, found = (None if x is None else tuple(x.shape[1:]) for x in (slot, new))
-        if held != found:
-            raise ConfigError(f"the replay buffer holds {name} of shape {held}, the new transitions have {found}")
+def check_columns(first: Batch, second: Batch, names: tuple[str, str]) -> None:
+    """Refuse rows of another shape, which would be broadcast in silence, and columns that only one of the two has."""
+    for column, ours, theirs in zip(Batch._fields, first, second, strict=True):
+        shapes = [None if x is None else tuple(x.shape[1:]) for x in (ours, theirs)]
+        if shapes[0] != shapes[1]:
+            words = [f"no {column}" if s is None else f"{column} of shape {s}" for s in shapes]
+            hint = "; `OfflineDataset.batch(discount)` has returns" if None in shapes else ""
+            raise ConfigError(f"{names[0]} has {words[0]}, {names[1]} {words[1]}: they cannot be joined{hint}")

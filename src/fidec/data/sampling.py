@@ -88,6 +88,7 @@ def draw(source: Drawable, key: PRNGKey, count: int, settings: Sampling = PLAIN)
             _rows(source.offline, key, first, settings.frame_stack),
             _rows(source.second, rng.at(key, _SECOND), second, settings.frame_stack),
         )
+        replay.check_columns(*drawn, ("the offline source of a mixture", "the second"))
         batch = jax.tree.map(lambda *each: jnp.concatenate(each), *drawn)
     else:
         batch = _rows(source, key, count, settings.frame_stack)

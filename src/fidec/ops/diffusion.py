@@ -51,12 +51,6 @@ def add_noise(schedule: Schedule, data: Vector, noise: Vector, k: Level) -> Vect
     return jnp.sqrt(alpha_bar) * data + jnp.sqrt(1.0 - alpha_bar) * noise
 
 
-def noise_to_clean(schedule: Schedule, x: Vector, noise: Vector, k: Level) -> Vector:
-    """E[a | x_k = x] = (x - sqrt(1 - abar_k) eps) / sqrt(abar_k)."""
-    _, alpha_bar = schedule.at(k)
-    return (x - jnp.sqrt(1.0 - alpha_bar) * noise) / jnp.sqrt(alpha_bar)
-
-
 def reverse_mean(schedule: Schedule, x: Vector, noise: Vector, k: Level) -> Vector:
     """The mean of x_{k-1} given x_k and the predicted noise; at level 0 the clean sample itself.
 

@@ -28,12 +28,6 @@ def tanh_normal_sample(key: PRNGKey, mean: Vector, log_std: Vector) -> tuple[Vec
     return jnp.tanh(u), normal_log_prob(u, mean, log_std) - log_det_tanh(u)
 
 
-def tanh_normal_log_prob(actions: Vector, mean: Vector, log_std: Vector) -> Scalar:
-    """The log-density of actions in (-1, 1)."""
-    u = jnp.arctanh(actions)
-    return normal_log_prob(u, mean, log_std) - log_det_tanh(u)
-
-
 def log_det_tanh(u: Vector) -> Scalar:
     """sum log(1 - tanh(u)^2)."""
     return jnp.sum(2.0 * (jnp.log(2.0) - u - jax.nn.softplus(-2.0 * u)), axis=-1)

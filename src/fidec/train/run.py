@@ -27,9 +27,11 @@ _ARRAYS = "arrays:"  # instead of a source: the buffer was given in Python, and 
 
 
 class Preempted(RunError):
-    """The run was asked to stop, saved everything and can be resumed. 75 is EX_TEMPFAIL."""
+    """A signal asked to stop; all is saved and can be resumed. The exit code is EX_TEMPFAIL, or 130 after Ctrl-C."""
 
-    exit_code = 75
+    def __init__(self, number: int, text: str):
+        super().__init__(f"{signal.Signals(number).name}: {text}")
+        self.exit_code = 130 if number == signal.SIGINT else 75
 
 
 class Result(NamedTuple):
@@ -179,11 +181,8 @@ def _train(
         raise
     if not run.done:
         assert signals.received is not None
-        name = signal.Signals(signals.received).name
-        directory.write_status("preempted", step, name)
-        stop = Preempted(f"{name}: saved at step {step}. Go on with: fidec train --resume {directory.path}")
-        stop.exit_code = 130 if signals.received == signal.SIGINT else 75
-        raise stop
+        directory.write_status("preempted", step, signal.Signals(signals.received).name)
+        raise Preempted(signals.received, f"saved at step {step}. Go on with: fidec train --resume {directory.path}")
     directory.write_status("done", step)
     return Result(directory.path, step, run.evaluation)
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from fidec import algos
 from fidec.errors import ConfigError
 from fidec.tasks.suites import Suite
 from fidec.train.config import RunConfig, resolve_options
+from fidec.train.loop import Signals
 from fidec.train.rundir import RunDirectory
 
 
@@ -49,12 +50,16 @@ class Job:
         """A finished run counts only if it is the run that this suite asks for."""
         asked = {"task": self.suite.task, "algo": self.algo, "seed": self.seed, "steps": self.steps}
         asked["eval_episodes"] = self.suite.eval_episodes
-        asked["options"] = resolve_options(self.algo, "recommended", self.suite.task, **self.options())
+        asked |= asdict(resolve_options(self.algo, "recommended", self.suite.task, **self.options()))
         stored = RunConfig.from_json(config)
-        if any(getattr(stored, name) != value for name, value in asked.items()):
+        found = vars(stored) | asdict(stored.options)
+        other = [
+            f"{name} {found.get(name)}, not {value}" for name, value in asked.items() if found.get(name) != value
+        ]
+        if other:
             raise ConfigError(
-                f"{self.directory} holds a run with other settings than suite {self.suite.name!r} asks for: "
-                "remove it, or choose another --out"
+                f"{self.directory} holds a run with other settings than suite {self.suite.name!r} asks for "
+                f"({'; '.join(other)}): remove it, or choose another --out"
             )
 
     @property
@@ -92,19 +97,20 @@ def jobs(
     ]
 
 
-def run(job: Job, on_wait: Callable[[str], None]) -> int:
-    """See a job through; the exit code of its process. `on_wait` is told the last line of its log now and then."""
+def run(job: Job, on_wait: Callable[[str], None], signals: Signals) -> int:
+    """See a job through, unless a signal comes; the exit code of its process, which does not go on alone.
+
+    `on_wait` is told the last line of its log now and then.
+    """
     job.log.parent.mkdir(parents=True, exist_ok=True)
-    with job.log.open("ab") as log:
-        process = subprocess.Popen([sys.executable, "-m", "fidec", *job.command()], stdout=log, stderr=log)
+    command = [sys.executable, "-m", "fidec", *job.command()]
+    with job.log.open("ab") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
         try:
-            while process.poll() is None:
+            while process.poll() is None and signals.received is None:
                 time.sleep(0.5)
                 on_wait(last_lines(job.log, 1))
-        except BaseException:
-            process.terminate()  # it saves, and can be resumed
-            process.wait()
-            raise
+        finally:
+            process.terminate()  # if it is not done: it saves, and can be resumed
     return process.returncode
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from statistics import median
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fidec import algos, rng
+from fidec.algos import Algorithm
 from fidec.train import loop
 from fidec.types import Batch, Spec
 
@@ -19,35 +19,61 @@ from fidec.types import Batch, Spec
 def milliseconds(
     methods: Mapping[str, Any], spec: Spec, batch_size: int = 256, rounds: int = 7, seconds: float = 0.3
 ) -> dict[str, float]:
-    """Median milliseconds an update of each method (name -> options), measured in turn, round after round."""
-    runs = {name: _Run(name, options, spec, batch_size) for name, options in methods.items()}
-    counts = {name: max(1, round(seconds / run(3))) for name, run in runs.items()}
+    """Median milliseconds an update of each method (name -> options)."""
+    updates = {
+        name: Update(algos.get(name).make(options, spec), spec, batch_size) for name, options in methods.items()
+    }
+    times = in_turn({name: update.run for name, update in updates.items()}, rounds, seconds)
+    return {name: 1e3 * float(np.median(found)) for name, found in times.items()}
+
+
+def in_turn(runs: Mapping[str, Callable[[int], None]], rounds: int, seconds: float) -> dict[str, np.ndarray]:
+    """Seconds an iteration of each `run(count)`, one figure a round; a measurement takes about `seconds`.
+
+    All are measured once a round, in changing order: what slows the machine down for a while slows all of them, so
+    ratios taken within the rounds are fair. `run(count)` makes that many iterations and waits for them.
+    """
+
+    def once(name: str, count: int) -> float:
+        begin = time.perf_counter()
+        runs[name](count)
+        return (time.perf_counter() - begin) / count
+
+    for run in runs.values():
+        run(3)  # warm up
+    counts = {name: max(1, round(seconds / once(name, 3))) for name in runs}
     times: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(rounds):
-        for name in runs if number % 2 == 0 else reversed(runs):
-            times[name].append(runs[name](counts[name]))
-    return {name: 1e3 * median(found) for name, found in times.items()}
+        for name in list(runs)[:: 1 if number % 2 == 0 else -1]:
+            times[name].append(once(name, counts[name]))
+    return {name: np.array(found) for name, found in times.items()}
 
 
-class _Run:
-    """A compiled update with its state; calling it makes updates and gives the seconds of one."""
+def random_batch(spec: Spec, rows: int) -> Batch:
+    """Normal observations and uniform actions: the cost does not depend on the values."""
+    generator = np.random.default_rng(0)
+    seen = generator.standard_normal((2, rows, *spec.observation_shape))
+    actions = generator.uniform(-1, 1, (2, rows, spec.action_dim))
+    rewards, masks = -np.ones(rows), np.ones(rows)
+    columns = (seen[0], actions[0], rewards, masks, seen[1], actions[1], 50.0 * rewards)
+    return Batch(*(jnp.asarray(column, jnp.float32) for column in columns))
 
-    def __init__(self, name: str, options: Any, spec: Spec, batch_size: int):
-        algorithm = algos.get(name).make(options, spec)
-        generator = np.random.default_rng(0)
-        seen = generator.standard_normal((2, batch_size, *spec.observation_shape))
-        actions = generator.uniform(-1, 1, (2, batch_size, spec.action_dim))
-        rewards = np.full(batch_size, -1.0)
-        columns = (seen[0], actions[0], rewards, np.ones(batch_size), seen[1], actions[1], rewards)
-        self.batch = Batch(*(jnp.asarray(column, jnp.float32) for column in columns))
-        self.key = rng.stream(0, "update")
+
+class Update:
+    """A compiled update with its state, its FLOPs (of XLA's cost analysis) and what it took to compile."""
+
+    def __init__(self, algorithm: Algorithm, spec: Spec, batch_size: int):
+        self.algorithm = algorithm
+        self.batch, self.key = random_batch(spec, batch_size), rng.stream(0, "update")
         self.state = loop.start(algorithm, 0, self.batch).state
-        self.update = jax.jit(algorithm.update, donate_argnums=0)
-        self(3)  # compiles
-
-    def __call__(self, count: int) -> float:
         begin = time.perf_counter()
+        self.update = jax.jit(algorithm.update, donate_argnums=0).lower(self.state, self.batch, self.key).compile()
+        self.compile_seconds = time.perf_counter() - begin
+        cost: Any = self.update.cost_analysis()
+        self.gflop = cost["flops"] / 1e9
+
+    def run(self, count: int) -> None:
+        """Make this many updates and wait for them."""
         for _ in range(count):
             self.state, _ = self.update(self.state, self.batch, self.key)
         jax.block_until_ready(self.state)
-        return (time.perf_counter() - begin) / count

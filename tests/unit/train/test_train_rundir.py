@@ -67,17 +67,9 @@ def test_create_write_and_read_back(tmp_path):
         run.config.unlink()
         with pytest.raises(RunError, match=r"config\.json is missing"):
             run.read_config()
-    named = {
-        run.config,
-        run.environment,
-        run.status,
-        run.train_log,
-        run.eval_log,
-        run.episodes_log,
-        run.time_log,
-    }
-    named |= {run.run_log, run.tensorboard, run.checkpoints, run.policy, run.videos}
-    assert {entry.name for entry in named} == set(CONTENTS)
+    named = {run.config, run.environment, run.status, run.run_log, run.checkpoints, run.policy}
+    logs = {"train.jsonl", "eval.jsonl", "episodes.jsonl", "time.jsonl", "tb"}  # written by `RunLog`
+    assert {entry.name for entry in named} | logs == set(CONTENTS)
 
 
 def test_an_existing_run_needs_resume_or_overwrite(tmp_path):
