@@ -118,9 +118,8 @@ def test_no_matrix_is_ever_built():
     assert builds_matrix(outer, delta, scores, d=d)  # the detector works
     assert not builds_matrix(cost, delta, scores, d=d)
     assert not builds_matrix(jax.grad(cost), delta, scores, d=d)
-    assert not builds_matrix(
-        lambda g, s: fisher.closed_form_displacement(g, s, multiplier=2.0, damping=0.1), delta, delta, d=d
-    )
+    one = scores[:1]
+    assert not builds_matrix(lambda g, s: fisher.natural_direction(g, s, damping=0.1), delta, one, d=d)
 
 
 def test_local_score_is_the_closed_form_at_the_clean_action():
@@ -174,7 +173,7 @@ def test_released_scores_are_the_velocity_at_noised_fresh_samples():
         return record("v", velocity(x, t))
 
     options = {"samples": 5, "t_eps": 0.9, "width": 0.05}
-    got = fisher.released_scores(field, sample, (4000, 2), jax.random.key(3), **options)
+    got = fisher.state_scores(field, sample, (4000, 2), jax.random.key(3), released=True, **options)
     assert got.shape == (5, 4000, 2)
     assert seen["noise"].shape == (5, 4000, 2)
     assert seen["t"].shape == (5, 4000, 1)
@@ -197,13 +196,14 @@ def test_scores_are_constants_of_the_penalty():
 
 
 @pytest.mark.parametrize("damping", [1e-2, 1.0])
-def test_closed_form_displacement_solves_the_dense_system(damping):
+@pytest.mark.parametrize("samples", [1, 4])
+def test_the_natural_direction_solves_the_dense_system(damping, samples):
     rng = np.random.default_rng(6)
-    gradient, s = rng.normal(size=(8, 5)), 2 * rng.normal(size=(8, 5))
-    got = fisher.closed_form_displacement(jnp.asarray(gradient), jnp.asarray(s), multiplier=3.0, damping=damping)
+    gradient, s = rng.normal(size=(8, 5)), 2 * rng.normal(size=(samples, 8, 5))
+    got = fisher.natural_direction(jnp.asarray(gradient), jnp.asarray(s), damping=damping)
     for row in range(8):
-        matrix = np.outer(s[row], s[row]) + damping * np.eye(5)
-        expected = np.linalg.solve(matrix, gradient[row]) / 3.0
+        matrix = s[:, row].T @ s[:, row] / samples + damping * np.eye(5)
+        expected = np.linalg.solve(matrix, gradient[row])
         np.testing.assert_allclose(got[row], expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
 
 

@@ -77,17 +77,35 @@ class State(NamedTuple):
     step: Any
 
 
+class Transport(NamedTuple):
+    """A refined policy taken apart, for given observations: what an audit needs to measure how far it has moved."""
+
+    velocity: Callable[[Any, Any], Any]
+    """v(x, t) of the behaviour flow."""
+    base: Callable[[Any], Any]
+    """Noise to base actions, as the policy draws them."""
+    displacement: Callable[[Any], Any]
+    """delta(a), before clipping; a row of the result depends on the same row of the actions alone."""
+    penalty: Callable[[Any, PRNGKey], Any]
+    """What training constrains, for each base action."""
+    budget: float
+    unit: str
+    """The budget's: `nats` or `of the penalty`."""
+
+
 class Algorithm(NamedTuple):
     """A method with its configuration and data specification closed over.
 
     `policy(state)` drops everything that `act` does not need (its fields become None), so that
-    `act(policy(state), ...)` equals `act(state, ...)`: that is what a portable policy stores.
+    `act(policy(state), ...)` equals `act(state, ...)`: that is what a portable policy stores. `transport(state,
+    observations)` is there for policies that move a behaviour flow's actions; it reads what `policy` keeps.
     """
 
     init: Init
     update: Update
     act: Act
     policy: Callable[[Any], Any]
+    transport: Callable[[Any, Any], Transport] | None = None
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ the presets `paper` and `released` fix them all.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, cast
 
-from fidec.algos import residual
+from fidec.algos import closed_form, residual
 from fidec.algos.base import Algorithm, Method
 from fidec.errors import ConfigError
 from fidec.ops import fisher
@@ -27,13 +28,26 @@ class FiDecConfig(residual.ResidualConfig):
     """FiDec's options; the defaults are the preset `recommended`."""
 
     metric: fisher.Metric = "renoised"
-    """The Fisher metric: isotropic (DeFlow), local (the paper), renoised, released (the authors' code)."""
-    t_eps: float = 0.8
-    """The time near 1 at which the score is read."""
+    """The constraint on displacements. A Fisher metric, with the budget as in the paper: isotropic (DeFlow), local
+    (the paper), renoised, averaged, released (the authors' code). Or a KL in nats, with budget_nats: stein, path,
+    denoising."""
+    budget_nats: float = 0.5
+    """The trust region's size for stein, path and denoising, in nats: the KL from the behaviour flow."""
+    t_eps: float | Literal["auto"] = 0.8
+    """The time near 1 at which the score is read; auto chooses it from the data by score matching."""
     t_width: float = 0.0
     """If positive, the time is drawn from [t_eps - t_width, t_eps]."""
+    calibrate_every: int = 1000
+    """Updates between two choices of t_eps, if that is auto; until the first it is 0.8."""
+    query: fisher.Query = "scaled"
+    """Where stein and path ask for the score of a: at t a (scaled), at a (clean), or at noised copies (renoised)."""
     samples: int = 4
-    """K: scores averaged in the metric (local has one)."""
+    """K: scores averaged in the metric (local has one, and so have stein and path unless they ask at noised copies);
+    for denoising the number of noise levels."""
+    nodes: int = 3
+    """Gauss-Legendre nodes of path: each is one evaluation of the velocity."""
+    centred: bool = False
+    """Subtract path's first-order terms, whose mean is zero for an exact score, as a control variate."""
     damping: float = 1e-3
     """rho: added to every eigenvalue of F."""
     trace_scale: fisher.TraceScale = "dimension"
@@ -42,13 +56,29 @@ class FiDecConfig(residual.ResidualConfig):
     """Take one half of the form, as in the paper's KL expansion."""
     per_dimension: bool = True
     """Divide the form by the number of action dimensions."""
+    refine: Literal["network", "closed_form"] = "network"
+    """How actions are moved: by a residual network, or by F^-1 grad Q scaled to the budget, without one."""
+    refine_steps: int = 1
+    """Steps in which the closed form walks, each to 1 / refine_steps of the length."""
 
     def __post_init__(self):
         super().__post_init__()
-        if not 0 < self.t_eps < 1:
-            raise ConfigError(f"t_eps must lie strictly between 0 and 1, not {self.t_eps}")
-        if self.samples < 1 or self.damping < 0 or self.t_width < 0:
-            raise ConfigError("samples must be at least 1, damping and t_width not negative")
+        if self.t_eps != "auto" and not (isinstance(self.t_eps, float | int) and 0 < self.t_eps < 1):
+            raise ConfigError(f"t_eps must lie strictly between 0 and 1, or be auto, not {self.t_eps}")
+        for name in ("samples", "nodes", "calibrate_every", "refine_steps"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.damping < 0 or self.t_width < 0:
+            raise ConfigError("damping and t_width must not be negative")
+        if not self.budget_nats > 0:
+            raise ConfigError(f"budget_nats must be positive, not {self.budget_nats}")
+        if self.refine == "closed_form":
+            if self.metric in fisher.IN_NATS:
+                raise ConfigError(f"the closed form needs a quadratic metric, not {self.metric!r}; choose renoised")
+            if self.t_eps == "auto":
+                raise ConfigError("t_eps auto is for the residual network; give the closed form a number")
+            if self.damping == 0 and self.metric != "isotropic":
+                raise ConfigError("the closed form inverts F: it needs a positive damping")
 
 
 PRESETS = {
@@ -91,35 +121,55 @@ PRESETS = {
 
 
 def penalty(config: FiDecConfig) -> residual.Penalty:
-    """D(delta; s, a_0) under the configured metric. The scores carry no gradient."""
+    """D(delta; s, a_0) under the configured constraint."""
 
-    def scores(actions, key, velocity, sample):
-        timing = {"t_eps": config.t_eps, "width": config.t_width}
-        match config.metric:
-            case "isotropic":
-                return None
-            case "local":
-                return fisher.local_scores(velocity, actions, key, **timing)
-            case "renoised":
-                return fisher.renoised_scores(velocity, actions, key, samples=config.samples, **timing)
-            case "released":
-                return fisher.released_scores(velocity, sample, actions.shape, key, samples=config.samples, **timing)
+    def time_of(calibrated):
+        return cast(float, config.t_eps) if calibrated is None else calibrated
 
-    def cost(displacement, actions, key, *, velocity, sample):
-        return fisher.penalty(
-            displacement,
-            scores(actions, key, velocity, sample),
-            damping=config.damping,
-            trace_scale=config.trace_scale,
-            half=config.half,
-            per_dimension=config.per_dimension,
+    def in_nats(field, displacement, base, key, *, data, velocity, sample, t_eps):
+        # At the data's actions, not at the flow's: ten Euler steps and a clip do not end in the flow's density, and a
+        # map may then lower the estimate without end by undoing their error.
+        score = fisher.ScoreEstimator(velocity, time_of(t_eps), config.t_width, config.query, config.samples)
+        if config.metric == "stein":
+            return fisher.stein(field, data, score, key)
+        if config.metric == "denoising":
+            return fisher.denoising(field, data, velocity, key, t_eps=time_of(t_eps), samples=config.samples)
+        return fisher.path(field, data, score, key, nodes=config.nodes, centred=config.centred)
+
+    def quadratic(field, displacement, base, key, *, data, velocity, sample, t_eps):
+        scores = fisher.metric_scores(
+            cast(fisher.Quadratic, config.metric),
+            base,
+            key,
+            velocity=velocity,
+            sample=sample,
+            samples=config.samples,
+            t_eps=time_of(t_eps),
+            width=config.t_width,
         )
+        return closed_form.cost(displacement, scores, config)
 
-    return cost
+    return in_nats if config.metric in fisher.IN_NATS else quadratic
+
+
+def calibrate(velocity, actions, key):
+    """t_eps by score matching on the data's actions."""
+    return fisher.choose_time(velocity, actions, key)[0]
 
 
 def make(config: FiDecConfig, spec: Spec) -> Algorithm:
-    return residual.make(config, spec, penalty(config))
+    if config.refine == "closed_form":
+        return closed_form.make(config, spec)
+    nats = config.metric in fisher.IN_NATS
+    return residual.make(
+        config,
+        spec,
+        penalty(config),
+        budget=config.budget_nats if nats else config.budget,
+        unit="nats" if nats else "of the penalty",
+        calibrate=calibrate if config.t_eps == "auto" else None,
+        calibrate_every=config.calibrate_every,
+    )
 
 
 METHOD = Method(
@@ -128,5 +178,5 @@ METHOD = Method(
     config=FiDecConfig,
     make=make,
     presets=PRESETS,
-    logs=residual.LOGS,
+    logs={**residual.LOGS, "t_eps": "the time at which the score is read, if it is calibrated"},
 )

@@ -25,23 +25,29 @@ import optax
 
 from fidec import nn
 from fidec.algos import backbone
-from fidec.algos.base import Algorithm, State
+from fidec.algos.base import Algorithm, State, Transport
 from fidec.errors import ConfigError
 from fidec.ops import dual, policies, values
 from fidec.optim import ClipScope, clip_gradients, polyak, step
 from fidec.types import Batch, Metrics, Params, PRNGKey, Spec
 
 MODULES = ("critic", "flow", "residual", "multiplier")
+START_TIME = 0.8  # where the score is read until the first calibration
 LOGS = {
     "q_policy": "mean of Q at the refined actions",
-    "penalty": "E[D], to be compared with the budget",
+    "penalty": "E[D], to be compared with the budget (in nats for FiDec's `stein` and `path`)",
     "multiplier": "lambda at the start of the update",
     "displacement": "root mean square of |delta|, before clipping",
     "clipped": "share of action components that the displacement carries outside [-1, 1]",
 }
 
-# Penalties (b,) of the displacements of base actions, given the state's velocity field and its sampler.
+# penalty(field, displacement, base, key, data=, velocity=, sample=, t_eps=) -> (b,): what displacements cost. That of
+# a base action is field(base). A KL needs the field's Jacobian as well, and actions that have the density whose score
+# it reads: `data`, the logged ones. `velocity` and `sample` are the state's behaviour flow, `t_eps` is a calibrated
+# time, if there is one.
 Penalty = Callable[..., jax.Array]
+# calibrate(velocity, actions, key) -> the time at which to read the score, from actions of the data.
+Calibrate = Callable[..., jax.Array]
 
 
 @dataclass(frozen=True)
@@ -83,11 +89,22 @@ class ResidualConfig(backbone.FlowConfig):
             raise ConfigError(f"grad_clip must be positive, or None for no clipping, not {self.grad_clip}")
 
 
-def make(config: ResidualConfig, spec: Spec, penalty: Penalty) -> Algorithm:
-    """init, update and act for the given penalty on displacements.
+def make(
+    config: ResidualConfig,
+    spec: Spec,
+    penalty: Penalty,
+    *,
+    budget: float | None = None,
+    unit: str = "of the penalty",
+    calibrate: Calibrate | None = None,
+    calibrate_every: int = 1000,
+) -> Algorithm:
+    """init, update and act for the given penalty on displacements; `budget` and its `unit` if not the configured one.
 
-    `params["multiplier"]` is log lambda, or lambda itself if the dual is projected.
+    `params["multiplier"]` is log lambda, or lambda itself if the dual is projected. With `calibrate` there is a
+    `params["t_eps"]`, chosen anew every `calibrate_every` updates.
     """
+    budget = config.budget if budget is None else budget
     encoder = backbone.encoder(spec)
     d = spec.action_dim
     critic: Any = nn.Critic(config.hidden, encoder=encoder)
@@ -113,6 +130,8 @@ def make(config: ResidualConfig, spec: Spec, penalty: Penalty) -> Algorithm:
         # A Python float would be weakly typed: the second call of a jitted update would compile once more.
         start = jnp.asarray(config.multiplier_init, jnp.float32)
         params["multiplier"] = jnp.log(start) if config.dual == "log" else start
+        if calibrate is not None:
+            params["t_eps"] = jnp.asarray(START_TIME, jnp.float32)
         return State(
             params=params,
             target=jax.tree.map(jnp.copy, params["critic"]),
@@ -122,6 +141,7 @@ def make(config: ResidualConfig, spec: Spec, penalty: Penalty) -> Algorithm:
 
     def update(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
         noise_key, flow_key, metric_key = jax.random.split(key, 3)
+        calibrate_key = jax.random.fold_in(metric_key, 1)
         rows = batch.actions.shape[0]
         # One solve serves s and s': twice the rows, half the launches.
         encode = partial(behaviour.encode, state.params["flow"])
@@ -129,6 +149,12 @@ def make(config: ResidualConfig, spec: Spec, penalty: Penalty) -> Algorithm:
         noise = jax.random.normal(noise_key, (2 * rows, d))
         base = behaviour.sample(state.params["flow"], both, noise, encoded=True)
         base, next_base = jax.lax.stop_gradient((base[:rows], base[rows:]))
+        t_eps = None
+        if calibrate is not None:
+            due = (state.step > 0) & (state.step % calibrate_every == 0)
+            velocity = behaviour.velocity(state.params["flow"], both[:rows], encoded=True)
+            choose = partial(calibrate, velocity, batch.actions, calibrate_key)
+            t_eps = jax.lax.cond(due, choose, lambda: state.params["t_eps"])
 
         def critic_loss(critic_params, params):
             _, next_actions = refine(params["residual"], batch.next_observations, next_base)
@@ -144,11 +170,14 @@ def make(config: ResidualConfig, spec: Spec, penalty: Penalty) -> Algorithm:
             q = critic.apply(params["critic"], batch.observations, actions).mean(axis=0)
             scale = values.value_scale(q) if config.normalize_q else 1.0
             cost = penalty(
+                partial(residual.apply, residual_params, batch.observations),
                 displacement,
                 base,
                 metric_key,
+                data=batch.actions,
                 velocity=behaviour.velocity(params["flow"], batch.observations),
                 sample=partial(behaviour.sample, params["flow"], batch.observations),
+                t_eps=t_eps,
             ).mean()
             multiplier = jax.lax.stop_gradient(multiplier_of(params))
             loss = multiplier * cost - scale * q.mean()
@@ -167,7 +196,7 @@ def make(config: ResidualConfig, spec: Spec, penalty: Penalty) -> Algorithm:
         def gradient(name, params):
             """The gradient of one module's loss; every other module is held fixed."""
             if name == "multiplier":  # comes after the residual, whose penalty it answers
-                return dual.log_gradient(metrics["penalty"] - config.budget)
+                return dual.log_gradient(metrics["penalty"] - budget)
             grads, info = jax.grad(losses[name], has_aux=True)(params[name], params)
             metrics.update(info)
             return grads
@@ -184,9 +213,12 @@ def make(config: ResidualConfig, spec: Spec, penalty: Penalty) -> Algorithm:
         for names in [learned] if config.order == "joint" else [(name,) for name in learned]:
             params, optimiser = descend(names, params, optimiser)
         if config.dual == "projected":
-            violation = metrics["penalty"] - config.budget
+            violation = metrics["penalty"] - budget
             stepped = dual.projected_step(params["multiplier"], violation, config.dual_step_size)
             params = {**params, "multiplier": stepped}
+        if t_eps is not None:
+            params = {**params, "t_eps": t_eps}
+            metrics["t_eps"] = t_eps
 
         metrics["loss"] = metrics["critic_loss"] + metrics["flow_loss"] + metrics["residual_loss"]
         # The target follows the critic as it was before this step, as in the FQL backbone.
@@ -209,4 +241,12 @@ def make(config: ResidualConfig, spec: Spec, penalty: Penalty) -> Algorithm:
     def policy(state: State) -> State:
         return state._replace(target=None, optimiser=None)
 
-    return Algorithm(init, update, act, policy)
+    def transport(state: State, observations) -> Transport:
+        field = partial(residual.apply, state.params["residual"], observations)
+        velocity = behaviour.velocity(state.params["flow"], observations)
+        sample = partial(behaviour.sample, state.params["flow"], observations)
+        model = {"velocity": velocity, "sample": sample, "t_eps": state.params.get("t_eps")}
+        cost = lambda base, key: penalty(field, field(base), base, key, data=base, **model)  # noqa: E731
+        return Transport(velocity, sample, field, cost, budget, unit)
+
+    return Algorithm(init, update, act, policy, transport)

@@ -1,83 +1,130 @@
-"""The penalty on a displacement delta: a quadratic form in a metric that the behaviour flow supplies.
+"""What a displacement delta costs: the constraints of the trust region, all fed by the behaviour flow's score.
+
+Quadratic forms in a metric F (their budget is the paper's, in units of the scaled form):
 
     penalty = c * delta^T F delta,    F = (1/K) sum_k s_k s_k^T + rho I
 
 F is never built: delta^T F delta = mean_k (s_k . delta)^2 + rho |delta|^2 and tr F = mean_k |s_k|^2 + rho d
-need dot products only. The four metrics differ in their scores s_k:
+need dot products only. The metrics differ in their scores s_k:
 
 - `isotropic`: F = I, DeFlow's metric;
 - `local`: one score at the very action that is displaced, at time t_eps and without added noise (the paper);
 - `renoised`: K scores at noised copies t a + (1 - t) z_k of that action, where the velocity field has been
   trained and where the mean outer product is of full rank;
-- `released`: v / (1 - t), which is not the score, at noised copies of K fresh flow samples of the state (what
-  the authors' code computes).
+- `averaged`: scores at noised copies of K fresh flow samples of the state: the covariance of the state's score, which
+  is twice the second-order KL of a rigid shift;
+- `released`: v / (1 - t), which is not the score, at the same points (what the authors' code computes).
+
+Estimates of KL(refined || behaviour), whose budget is in nats, with J = d delta / d a:
+
+- `stein`: 1/2 E (tr J + s . delta)^2, the KL to second order in any small displacement;
+- `path`: E[-int_0^1 s(a + u delta) . delta du - log|det(I + J)|], the KL of a displacement of any size;
+- `denoising`: the same KL with log p read off the denoising errors of all noise levels instead of one score. It asks
+  the field only where it was trained, and where it knows nothing its errors count as cost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-from fidec.ops import flow
+from fidec.ops import flow, jacobian
 from fidec.types import PRNGKey
 
-Metric = Literal["isotropic", "local", "renoised", "released"]
+Quadratic = Literal["isotropic", "local", "renoised", "averaged", "released"]
+Nats = Literal["stein", "path", "denoising"]
+Metric = Literal[Quadratic, Nats]
+IN_NATS = get_args(Nats)
+Query = Literal["scaled", "clean", "renoised"]
 TraceScale = Literal["none", "unit", "dimension"]
 Actions = Float[Array, "b d"]
 Scores = Float[Array, "k b d"]
 
 
-def draw_times(key: PRNGKey, shape: tuple[int, ...], t_eps: float, width: float) -> Array:
+Time = float | Array
+ScoreFunction = Callable[[Array, PRNGKey], Array]
+
+
+def draw_times(key: PRNGKey, shape: tuple[int, ...], t_eps: Time, width: float) -> Array:
     """t_eps, or with a width a uniform draw from [t_eps - width, t_eps]; always inside (0, 1)."""
     if width == 0.0:
         return jnp.zeros(shape) + t_eps
-    return jax.random.uniform(key, shape, minval=max(1e-3, t_eps - width), maxval=min(0.999, t_eps))
+    low, high = jnp.maximum(1e-3, t_eps - width), jnp.minimum(0.999, t_eps)
+    return jax.random.uniform(key, shape, minval=low, maxval=high)
 
 
 def local_scores(
-    velocity: flow.Velocity, actions: Actions, key: PRNGKey, *, t_eps: float, width: float = 0.0
+    velocity: flow.Velocity, actions: Actions, key: PRNGKey, *, t_eps: Time, width: float = 0.0
 ) -> Scores:
     """(t v(a, t) - a) / (1 - t) at the clean action: one score, so a metric of rank 1."""
     t = draw_times(key, (actions.shape[0], 1), t_eps, width)
     return flow.velocity_to_score(velocity(actions, t), actions, t)[None]
 
 
-def _renoise(actions: Float[Array, "k b d"], key: PRNGKey, t_eps: float, width: float) -> tuple[Array, Array]:
+def _renoise(actions: Float[Array, "k b d"], key: PRNGKey, t_eps: Time, width: float) -> tuple[Array, Array]:
     noise_key, time_key = jax.random.split(key)
     t = draw_times(time_key, (*actions.shape[:-1], 1), t_eps, width)
     return flow.interpolate(jax.random.normal(noise_key, actions.shape), actions, t), t
 
 
 def renoised_scores(
-    velocity: flow.Velocity, actions: Actions, key: PRNGKey, *, samples: int, t_eps: float, width: float = 0.0
+    velocity: flow.Velocity, actions: Actions, key: PRNGKey, *, samples: int, t_eps: Time, width: float = 0.0
 ) -> Scores:
     """The score at `samples` noised copies of each action. Costs no flow solve."""
     x, t = _renoise(jnp.broadcast_to(actions, (samples, *actions.shape)), key, t_eps, width)
     return flow.velocity_to_score(velocity(x, t), x, t)
 
 
-def released_scores(
+def state_scores(
     velocity: flow.Velocity,
     sample: Callable[[Array], Array],
-    shape: tuple[int, int],
+    shape: tuple[int, ...],
     key: PRNGKey,
     *,
     samples: int,
-    t_eps: float,
+    t_eps: Time,
     width: float = 0.0,
+    released: bool = False,
 ) -> Scores:
-    """v / (1 - t) at noised copies of fresh flow samples.
+    """The score at noised copies of fresh flow samples of the state, or v / (1 - t) as in the released code.
 
     `sample` carries noise of shape (samples, *shape) to actions: `samples` further solves for each state.
     """
     sample_key, noise_key = jax.random.split(key)
     fresh = sample(jax.random.normal(sample_key, (samples, *shape)))
     x, t = _renoise(fresh, noise_key, t_eps, width)
-    return velocity(x, t) / jnp.maximum(1.0 - t, 1e-6)
+    v = velocity(x, t)
+    return v / jnp.maximum(1.0 - t, 1e-6) if released else flow.velocity_to_score(v, x, t)
+
+
+def metric_scores(
+    metric: Quadratic,
+    actions: Actions,
+    key: PRNGKey,
+    *,
+    velocity: flow.Velocity,
+    sample: Callable[[Array], Array],
+    samples: int,
+    t_eps: Time,
+    width: float = 0.0,
+) -> Scores | None:
+    """The scores of a quadratic metric by name; None for the isotropic one."""
+    match metric:
+        case "isotropic":
+            return None
+        case "local":
+            return local_scores(velocity, actions, key, t_eps=t_eps, width=width)
+        case "renoised":
+            return renoised_scores(velocity, actions, key, samples=samples, t_eps=t_eps, width=width)
+        case "averaged" | "released":
+            released = metric == "released"
+            many = {"samples": samples, "t_eps": t_eps, "width": width, "released": released}
+            return state_scores(velocity, sample, actions.shape, key, **many)
 
 
 def penalty(
@@ -109,13 +156,175 @@ def penalty(
     return form * ((0.5 if half else 1.0) / (d if per_dimension else 1))
 
 
-def closed_form_displacement(
-    value_gradient: Actions, score: Actions, *, multiplier: float | Array, damping: float
-) -> Actions:
-    """delta* = (1/lambda) (s s^T + rho I)^-1 grad_a Q, by Sherman-Morrison.
+def natural_direction(value_gradient: Actions, scores: Scores | None, *, damping: float) -> Actions:
+    """F^-1 grad_a Q, the direction in which value grows fastest for what the quadratic form charges.
 
-    (rho I + s s^T)^-1 g = (g - s (s . g) / (rho + |s|^2)) / rho
+    One score: Sherman-Morrison, (rho I + s s^T)^-1 g = (g - s (s . g) / (rho + |s|^2)) / rho. Several: a solve.
     """
-    along = jnp.sum(score * value_gradient, axis=-1, keepdims=True)
-    norm = jnp.sum(score**2, axis=-1, keepdims=True)
-    return (value_gradient - score * along / (damping + norm)) / (damping * multiplier)
+    if scores is None:
+        return value_gradient
+    samples, _, d = scores.shape
+    if samples == 1:
+        score = scores[0]
+        along = jnp.sum(score * value_gradient, axis=-1, keepdims=True)
+        norm = jnp.sum(score**2, axis=-1, keepdims=True)
+        return (value_gradient - score * along / (damping + norm)) / damping
+    form = jnp.einsum("kbi,kbj->bij", scores, scores) / samples + damping * jnp.eye(d)
+    return jnp.linalg.solve(form, value_gradient[..., None])[..., 0]
+
+
+class ScoreEstimator(NamedTuple):
+    """The gradient of log p by the action, read off a velocity field: one estimator for the constraints in nats.
+
+    - `clean` asks at the action itself, (t v(a, t) - a) / (1 - t). The error is of order 1 - t, for p_t is centred at
+      t a: where the behaviour is narrower than 1 - t the estimate is mostly -a / (1 - t).
+    - `scaled` asks at t a, where p_t has what p has at a: t s_t(t a), with an error of order (1 - t)^2.
+    - `renoised` asks at K noised copies x = t a + (1 - t) z, where the field was trained; t s_t(x) is the gradient by
+      a of the density smoothed by that noise. One key gives one noise, whatever the points.
+    """
+
+    velocity: flow.Velocity
+    t_eps: Time = 0.95
+    width: float = 0.0
+    query: Query = "scaled"
+    samples: int = 1
+
+    def __call__(self, points: Actions, key: PRNGKey) -> Scores:
+        if self.query == "clean":
+            return local_scores(self.velocity, points, key, t_eps=self.t_eps, width=self.width)
+        if self.query == "scaled":
+            t = draw_times(key, (points.shape[0], 1), self.t_eps, self.width)
+            return t * flow.velocity_to_score(self.velocity(t * points, t), t * points, t)[None]
+        x, t = _renoise(jnp.broadcast_to(points, (self.samples, *points.shape)), key, self.t_eps, self.width)
+        return t * flow.velocity_to_score(self.velocity(x, t), x, t)
+
+
+def stein(
+    field: jacobian.Field,
+    points: Actions,
+    score: ScoreFunction,
+    key: PRNGKey,
+    *,
+    exact_up_to: int = 8,
+    probes: int = 2,
+) -> Float[Array, " b"]:
+    """1/2 (div delta + s . delta)^2, the mean over scores taken first. In nats.
+
+    Above `exact_up_to` dimensions the divergence is estimated twice, with different probes, and the two Stein terms
+    are multiplied: that is unbiased, where the square of one estimate would add its variance.
+    """
+    score_key, *keys = jax.random.split(key, 3)
+    if points.shape[-1] <= exact_up_to:
+        displacement, matrix = jacobian.value_and_jacobian(field, points)
+        divergences = [jnp.trace(matrix, axis1=-2, axis2=-1)] * 2
+    else:
+        displacement = field(points)
+        half = max(1, probes // 2)
+        several = jax.vmap(lambda k: jacobian.divergence(field, points, k))
+        divergences = [several(jax.random.split(k, half)).mean(axis=0) for k in keys]
+    along = jnp.sum(score(points, score_key).mean(axis=0) * displacement, axis=-1)
+    return 0.5 * (divergences[0] + along) * (divergences[1] + along)
+
+
+def path(
+    field: jacobian.Field,
+    points: Actions,
+    score: ScoreFunction,
+    key: PRNGKey,
+    *,
+    nodes: int = 3,
+    centred: bool = False,
+    exact_up_to: int = 8,
+    probes: int = 1,
+) -> Float[Array, " b"]:
+    """-int_0^1 s(a + u delta) . delta du - log|det(I + J)|, its mean over a the KL in nats.
+
+    The integral is log p(a) - log p(a + delta), by `nodes` Gauss-Legendre points: no density is needed, and the value
+    is exact for polynomial scores of degree 2 nodes - 1 along the path. `centred` subtracts s(a) . delta + tr J,
+    whose mean is zero by Stein's identity as long as s is the score of the very density that a is drawn from.
+    """
+    score_key, volume_key = jax.random.split(key)
+    displacement, divergence, log_determinant = jacobian.volume(
+        field, points, volume_key, exact_up_to=exact_up_to, probes=probes
+    )
+    places, weights = np.polynomial.legendre.leggauss(nodes)
+    integral = jnp.zeros_like(log_determinant)
+    for place, weight in zip((places + 1) / 2, weights / 2, strict=True):
+        along = score(points + place * displacement, score_key).mean(axis=0)
+        integral += weight * jnp.sum(along * displacement, axis=-1)
+    if not centred:
+        return -integral - log_determinant
+    start = jnp.sum(score(points, score_key).mean(axis=0) * displacement, axis=-1)
+    return start - integral + divergence - log_determinant
+
+
+def log_snr(t: Time) -> Time:
+    """log (t / (1 - t))^2 of the linear path."""
+    return 2.0 * (jnp.log(t) - jnp.log1p(-t))
+
+
+def denoising(
+    field: jacobian.Field,
+    points: Actions,
+    velocity: flow.Velocity,
+    key: PRNGKey,
+    *,
+    t_eps: Time,
+    t_start: float = 0.05,
+    samples: int = 4,
+    exact_up_to: int = 8,
+    probes: int = 1,
+) -> Float[Array, " b"]:
+    """log p(a) - log p(a + delta) - log|det(I + J)| in nats, with log p by denoising at all noise levels.
+
+    -log p(a) = 1/2 int E_z |z - E[z | x_t]|^2 d log snr(t) + a constant, x_t = t a + (1 - t) z: the bound that trains
+    diffusion models, tight for an exact field. Both ends share their noise and `samples` levels, stratified over log
+    snr between t_start and t_eps; the noise at t_eps is what the density is smoothed by.
+    """
+    noise_key, level_key, volume_key = jax.random.split(key, 3)
+    displacement, _, log_determinant = jacobian.volume(
+        field, points, volume_key, exact_up_to=exact_up_to, probes=probes
+    )
+    low, high = log_snr(jnp.asarray(t_start)), log_snr(jnp.asarray(t_eps))
+    strata = jnp.arange(samples)[:, None, None] + jax.random.uniform(level_key, (samples, points.shape[0], 1))
+    t = jax.nn.sigmoid(0.5 * (low + (high - low) * strata / samples))
+    noise = jax.random.normal(noise_key, (samples, *points.shape))
+    # Each noise comes with its opposite: what is odd in it, most of the variance, cancels.
+    noise, t = jnp.concatenate([noise, -noise]), jnp.concatenate([t, t])
+
+    def errors(actions):
+        x = flow.interpolate(noise, actions, t)
+        return jnp.sum((noise - flow.velocity_to_noise(velocity(x, t), x, t)) ** 2, axis=-1).mean(axis=0)
+
+    rise = errors(points + displacement) - errors(points)
+    return 0.5 * (high - low) * rise - log_determinant
+
+
+# Distances 1 - t among which `choose_time` chooses, a factor of about 1.4 apart.
+DISTANCES = (0.5, 0.35, 0.25, 0.18, 0.125, 0.09, 0.06, 0.045, 0.03, 0.02, 0.015, 0.01)
+
+
+def score_matching(score: ScoreFunction, actions: Actions, key: PRNGKey, *, exact_up_to: int = 8) -> Float[Array, ""]:
+    """E[1/2 |s|^2 + div s] over actions of the data.
+
+    By partial integration this is 1/2 E|s - grad log p|^2 plus a constant of the data (Hyvarinen 2005): it ranks
+    estimates of the score by their error without knowing the density.
+    """
+    score_key, probe_key = jax.random.split(key)
+    field = lambda a: score(a, score_key).mean(axis=0)  # noqa: E731
+    if actions.shape[-1] <= exact_up_to:
+        value, matrix = jacobian.value_and_jacobian(field, actions)
+        divergence = jnp.trace(matrix, axis1=-2, axis2=-1)
+    else:
+        value, divergence = field(actions), jacobian.divergence(field, actions, probe_key)
+    return jnp.mean(0.5 * jnp.sum(value**2, axis=-1) + divergence)
+
+
+def choose_time(
+    velocity: flow.Velocity, actions: Actions, key: PRNGKey, *, query: Query = "scaled"
+) -> tuple[Float[Array, ""], Float[Array, " n"]]:
+    """The time of least score-matching loss, and the loss of each time 1 - DISTANCES."""
+    candidates = 1.0 - jnp.asarray(DISTANCES, actions.dtype)
+    loss = lambda t: score_matching(ScoreEstimator(velocity, t, query=query), actions, key)  # noqa: E731
+    losses = jax.lax.map(loss, candidates)
+    return candidates[jnp.argmin(losses)], losses

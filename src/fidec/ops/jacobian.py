@@ -1,0 +1,93 @@
+"""Derivatives of a displacement field by the action: Jacobian, divergence, log-determinant.
+
+A field is a row-wise map (b, d) -> (b, d): row i of the result depends on row i of the argument alone. That is why
+one forward derivative of the whole batch gives one column of every row's Jacobian.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fidec.types import PRNGKey
+
+Field = Callable[[Array], Array]
+Points = Float[Array, "b d"]
+KEEP = 0.5  # the chance that a series goes on by one more term, once past its first terms
+
+
+class Volume(NamedTuple):
+    """How a + delta(a) changes volume around each point."""
+
+    displacement: Points
+    divergence: Float[Array, " b"]
+    log_determinant: Float[Array, " b"]
+
+
+def value_and_jacobian(field: Field, x: Points) -> tuple[Points, Float[Array, "b d d"]]:
+    """field(x), and J[b, i, j] = d field_i / d x_j: exact, d forward derivatives."""
+    basis = jnp.eye(x.shape[-1], dtype=x.dtype)
+    push = lambda direction: jax.jvp(field, (x,), (jnp.broadcast_to(direction, x.shape),))  # noqa: E731
+    # The value does not depend on the direction: out_axes None keeps one copy.
+    return jax.vmap(push, out_axes=(None, -1))(basis)
+
+
+def log_determinant(jacobian: Float[Array, "b d d"]) -> Float[Array, " b"]:
+    """log|det(I + J)|."""
+    return jnp.linalg.slogdet(jnp.eye(jacobian.shape[-1], dtype=jacobian.dtype) + jacobian)[1]
+
+
+def probe(key: PRNGKey, x: Points) -> Points:
+    """Random signs: the probes of least variance for traces."""
+    return jax.random.rademacher(key, x.shape, x.dtype)
+
+
+def divergence(field: Field, x: Points, key: PRNGKey) -> Float[Array, " b"]:
+    """One unbiased estimate of tr J by Hutchinson's probe, v^T J v."""
+    v = probe(key, x)
+    return jnp.sum(v * jax.jvp(field, (x,), (v,))[1], axis=-1)
+
+
+def series_volume(field: Field, x: Points, key: PRNGKey, terms: int = 4) -> Volume:
+    """Unbiased estimates of tr J and of log det(I + J) = sum_k (-1)^(k+1) tr(J^k) / k, with one probe.
+
+    The series is cut at a random length and its later terms are weighted by one over the chance of being reached
+    (Russian roulette), so that the mean is the whole sum; `terms` of them are always there. It needs the spectral
+    radius of J to be below 1, as a small displacement has. The gradient is that of w^T J v with w = (I + J)^-T v
+    from the same series: its memory does not grow with the length, and it is unbiased too (residual flows, Chen et
+    al. 2019).
+    """
+    probe_key, length_key = jax.random.split(key)
+    v = probe(probe_key, x)
+    value, pull = jax.vjp(field, x)
+    pull = jax.lax.stop_gradient(pull)  # a loop of random length has no reverse derivative, and needs none
+    extra = jax.random.geometric(length_key, 1.0 - KEEP) - 1  # terms beyond the first `terms`
+
+    def add(carry):
+        k, row, total, inverse, sign = carry  # row = v^T J^(k-1)
+        weight = KEEP ** -jnp.maximum(k - terms, 0).astype(x.dtype)  # 1 / P(length >= k)
+        inverse = inverse + sign * weight * row  # sum over k of (-1)^(k-1) v^T J^(k-1)
+        row = pull(row)[0]
+        total = total + sign * weight / k * jnp.sum(row * v, axis=-1)
+        return k + 1, row, total, inverse, -sign
+
+    zero = jnp.zeros(x.shape[0], x.dtype)
+    start = (jnp.asarray(1, jnp.int32), v, zero, jnp.zeros_like(x), jnp.ones((), x.dtype))
+    _, _, total, inverse, _ = jax.lax.while_loop(lambda carry: carry[0] <= terms + extra, add, start)
+    total, inverse = jax.lax.stop_gradient((total, inverse))
+    image = jax.jvp(field, (x,), (v,))[1]
+    carrier = jnp.sum(inverse * image, axis=-1)
+    return Volume(value, jnp.sum(v * image, axis=-1), total + carrier - jax.lax.stop_gradient(carrier))
+
+
+def volume(field: Field, x: Points, key: PRNGKey, *, exact_up_to: int = 8, probes: int = 1) -> Volume:
+    """Exact for up to `exact_up_to` dimensions, estimated with the mean of `probes` series above."""
+    if x.shape[-1] <= exact_up_to:
+        value, jacobian = value_and_jacobian(field, x)
+        return Volume(value, jnp.trace(jacobian, axis1=-2, axis2=-1), log_determinant(jacobian))
+    estimates = jax.vmap(lambda k: series_volume(field, x, k))(jax.random.split(key, probes))
+    return jax.tree.map(lambda leaf: leaf.mean(axis=0), estimates)
