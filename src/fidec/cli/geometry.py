@@ -1,0 +1,207 @@
+"""`fidec geometry run | theorems | calibration | list`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from fidec.cli import choose
+from fidec.cli.output import parse, print_json, print_table
+from fidec.errors import ConfigError
+
+COMMANDS = {
+    "run": "compare all constraints on landscapes of known density",
+    "theorems": "check the paper's theorems where the answer is known",
+    "calibration": "compare `t_eps auto` with fixed times",
+    "list": "list the landscapes and the methods",
+}
+
+
+@dataclass(frozen=True)
+class RunArgs:
+    """Fit a flow to each landscape, train every method over its budgets, and measure value against TRUE KL.
+
+    Writes the rows as JSON, two figures a landscape and a table. What is already in the directory is not run again.
+    Half an hour on two cores for all six landscapes, five minutes for one.
+    """
+
+    out: Path
+    """Directory for results, figures and table."""
+    landscape: tuple[str, ...] = ()
+    """Landscapes; by default all six. `fidec geometry list` lists them."""
+    methods: tuple[str, ...] = ()
+    """Methods; by default all."""
+    seeds: int = 5
+    """Flows, and maps on each of them."""
+    steps: int = 0
+    """Updates of each map; 0 takes the laboratory's 1,000. The flow's 6,000 shrink in the same proportion."""
+    workers: int = 0
+    """Processes; 0 takes one for each core."""
+    json: bool = False
+    """Print the summary as JSON."""
+
+
+@dataclass(frozen=True)
+class TheoremArgs:
+    """Check the paper's theorems where the answer is known: a table and a plot each.
+
+    (a) what a displacement costs; (b) the score's bias; (c) the best distance from t = 1; (d) the optimality gap.
+    """
+
+    which: tuple[str, ...] = ("a", "b", "c", "d")
+    """Which of a, b, c, d."""
+    out: Path | None = None
+    """Directory for the plots; by default none are drawn."""
+    json: bool = False
+    """Print everything as JSON."""
+
+
+@dataclass(frozen=True)
+class CalibrationArgs:
+    """Compare the time that `t_eps auto` chooses with fixed ones: value at one nat of true KL."""
+
+    out: Path
+    """Directory for the figures; the flows of an earlier `run` there are used again."""
+    landscape: tuple[str, ...] = ()
+    """Landscapes; by default all six."""
+    seeds: int = 3
+    """Flows, and maps on each of them."""
+    steps: int = 0
+    """As for `run`."""
+    json: bool = False
+    """Print as JSON."""
+
+
+@dataclass(frozen=True)
+class ListArgs:
+    """List the landscapes and the methods."""
+
+    json: bool = False
+    """Print as JSON."""
+
+
+def main(argv: list[str]) -> int:
+    lines = [f"  {name:<12} {text}" for name, text in COMMANDS.items()]
+    chosen = choose(COMMANDS, argv, "fidec geometry", "\n".join(["usage: fidec geometry COMMAND ...", "", *lines]))
+    if isinstance(chosen, int):
+        return chosen
+    command, rest = chosen
+    return {"run": _run, "theorems": _theorems, "calibration": _calibration, "list": _list}[command](rest)
+
+
+def _names(asked: tuple[str, ...]) -> list[str]:
+    from fidec.geometry import landscapes
+
+    return [landscapes.get(name).name for name in asked] or list(landscapes.LANDSCAPES)
+
+
+def _sizes(steps: int, seeds: int):
+    from fidec.geometry.lab import Sizes
+
+    if seeds < 1 or steps < 0:
+        raise ConfigError("--seeds must be at least 1, --steps not negative")
+    usual = Sizes()
+    if not steps:
+        return usual
+    flow_steps = max(1, usual.flow_steps * steps // usual.map_steps)
+    return Sizes(map_steps=steps, flow_steps=flow_steps, chunk=min(usual.chunk, steps))
+
+
+class _Lines:
+    """One line on stderr for each thing that is done, with the time it took so far."""
+
+    def __init__(self, total: int):
+        self.total, self.count, self.start = total, 0, time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        self.count += 1
+        seconds = time.monotonic() - self.start
+        print(f"[{self.count}/{self.total}] {text} ({seconds:.0f} s)", file=sys.stderr, flush=True)
+
+
+def _run(argv: list[str]) -> int:
+    from fidec.geometry import experiment
+
+    args = parse(RunArgs, argv, "fidec geometry run")
+    names, methods = _names(args.landscape), args.methods or experiment.METHODS
+    if args.workers < 0:
+        raise ConfigError("--workers must not be negative")
+    sizes = _sizes(args.steps, args.seeds)
+    report = _Lines(len(names) * (1 + len(methods)))
+    summary = experiment.run(
+        names, args.out, seeds=args.seeds, sizes=sizes, methods=methods, workers=args.workers, report=report
+    )
+    if args.json:
+        print_json(summary)
+    else:
+        print(experiment.markdown(summary))
+        print(f"figures and table: {args.out}")
+    return 0
+
+
+def _theorems(argv: list[str]) -> int:
+    from fidec.geometry import theorems
+
+    args = parse(TheoremArgs, argv, "fidec geometry theorems")
+    found = theorems.run(args.which, out=args.out)
+    if args.json:
+        print_json(found)
+        return 0
+    for result in found.values():
+        print(f"({result['name']}) {result['title']}\n")
+        print_table(result["columns"], theorems.formatted(result["rows"]))
+        print()
+        for note in result["notes"]:
+            print(f"- {note}")
+        if "picture" in result:
+            print(f"picture: {result['picture']}")
+        print()
+    return 0
+
+
+def _calibration(argv: list[str]) -> int:
+    from fidec.geometry import calibration, experiment
+
+    args = parse(CalibrationArgs, argv, "fidec geometry calibration")
+    names, sizes = _names(args.landscape), _sizes(args.steps, args.seeds)
+    report = _Lines(len(names) * len(calibration.METRICS) * (1 + len(calibration.TIMES)))
+    rows = calibration.run(
+        names,
+        seeds=args.seeds,
+        sizes=sizes,
+        flows_of=experiment.kept_flows(args.out, args.seeds, sizes),
+        report=report,
+    )
+    picture = calibration.draw(rows, args.out / "calibration.png")
+    experiment.write_json(args.out / "calibration.json", rows)
+    if args.json:
+        print_json(rows)
+        return 0
+    header = ["landscape", "constraint", "chosen t", "value", "best fixed t", "value", "share", "of the gain"]
+    print_table(header, [_calibration_row(row) for row in rows])
+    print(f"picture: {picture}")
+    return 0
+
+
+def _calibration_row(row: dict) -> list[str]:
+    number = lambda value, form=".3f": "-" if value is None else format(value, form)  # noqa: E731
+    chosen = sorted(row["chosen"])[len(row["chosen"]) // 2]
+    best = row["value"][row["best"]] if row["best"] else None
+    shares = [number(row[name], ".0%") for name in ("share_of_value", "share_of_gain")]
+    value = number(row["value"]["auto"])
+    return [row["landscape"], row["metric"], f"{chosen:.3f}", value, str(row["best"]), number(best), *shares]
+
+
+def _list(argv: list[str]) -> int:
+    from fidec.geometry import experiment, landscapes
+
+    args = parse(ListArgs, argv, "fidec geometry list")
+    found = {name: landscape.title for name, landscape in landscapes.LANDSCAPES.items()}
+    if args.json:
+        print_json({"landscapes": found, "methods": list(experiment.METHODS)})
+        return 0
+    print_table(["landscape", "what it is"], found.items())
+    print(f"\nmethods: {', '.join(experiment.METHODS)}")
+    return 0

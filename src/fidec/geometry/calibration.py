@@ -1,0 +1,106 @@
+"""How good is the time that `t_eps auto` chooses? Its frontier beside those of fixed times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fidec.geometry import frontier
+from fidec.geometry.lab import Entry, Sizes
+
+TIMES = (0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
+METRICS = ("stein", "denoising")
+BUDGETS = (0.2, 0.6, 1.2, 2.5)
+AT = 1.0  # nats of true KL at which values are compared
+GOOD = 0.9  # of the best fixed time's gain over the data
+
+
+def run(
+    names: Sequence[str],
+    *,
+    seeds: int = 3,
+    sizes: Sizes | None = None,
+    flows_of: Callable[[str], Any] | None = None,
+    report: Callable[[str], None] = lambda text: None,
+) -> list[dict[str, Any]]:
+    """For each landscape and constraint: value at one nat by time, and what the calibrated time gives."""
+    import jax
+    import jax.numpy as jnp
+
+    from fidec.geometry import lab, landscapes
+
+    sizes = sizes or Sizes()
+    rows = []
+    for name in names:
+        landscape = landscapes.get(name)
+        flows = flows_of(name) if flows_of else lab.fit(landscape, seeds, sizes)
+        flows = jax.tree.map(lambda leaf: leaf[:seeds], flows)
+        data = float(landscape.value(landscape.sample(jax.random.key(0), 8192)).mean())
+        for metric in METRICS:
+            options = {"metric": metric, "t_eps": "auto", **({"samples": 2} if metric == "denoising" else {})}
+            found: dict[str, float | None] = {}
+            for time in ("auto", *TIMES):
+                fixed = flows if time == "auto" else flows._replace(t_eps=jnp.full(seeds, time))
+                maps = lab.train_maps(landscape, fixed, Entry(BUDGETS, options), sizes)
+                truth = lab.measure_maps(landscape, maps, sizes)
+                at = frontier.frontier_at(lab.rows(landscape, metric, "nats", BUDGETS, truth), AT)[metric]
+                found[str(time)] = at["value"][0] if at and at["n"] == seeds else None
+                report(f"{name}, {metric}, t {time}")
+            rows.append(_compare(name, metric, data, np.asarray(flows.t_eps), found))
+    return rows
+
+
+def _compare(
+    name: str, metric: str, data: float, chosen: np.ndarray, found: dict[str, float | None]
+) -> dict[str, Any]:
+    fixed = {time: value for time, value in found.items() if time != "auto" and value is not None}
+    best = max(fixed, key=fixed.__getitem__) if fixed else None
+    auto = found["auto"]
+    share = None if auto is None or best is None else auto / fixed[best]
+    gain = None if auto is None or best is None else (auto - data) / (fixed[best] - data)
+    return {
+        "landscape": name,
+        "metric": metric,
+        "data": data,
+        "chosen": [round(float(t), 4) for t in chosen],
+        "value": found,
+        "best": best,
+        "share_of_value": share,
+        "share_of_gain": gain,
+    }
+
+
+def draw(rows: Sequence[dict[str, Any]], path: Path) -> Path:
+    """Value at one nat against 1 - t, a panel for each landscape; the calibrated choice as a star."""
+    from matplotlib.figure import Figure
+
+    names = list(dict.fromkeys(row["landscape"] for row in rows))
+    columns = min(3, len(names))
+    lines = -(-len(names) // columns)
+    figure = Figure(figsize=(4.1 * columns, 3.3 * lines), dpi=130, layout="constrained", facecolor="white")
+    panels = figure.subplots(lines, columns, squeeze=False)
+    for panel in panels.flat[len(names) :]:
+        panel.set_visible(False)
+    for panel, name in zip(panels.flat, names, strict=False):
+        for row, colour, marker in zip(
+            [row for row in rows if row["landscape"] == name], ("#009e73", "#7b3294"), "hd", strict=False
+        ):
+            points = [(1 - float(t), v) for t, v in row["value"].items() if t != "auto" and v is not None]
+            if points:
+                panel.plot(*zip(*points, strict=True), color=colour, marker=marker, label=row["metric"])
+            if row["value"]["auto"] is not None:
+                place = 1 - float(np.median(row["chosen"]))
+                panel.plot(place, row["value"]["auto"], marker="*", markersize=15, color=colour, markeredgecolor="k")
+        panel.axhline(row["data"], color="#222222", linestyle="--", linewidth=1)
+        panel.set(xscale="log", title=name, xlabel="1 - t", ylabel="value at 1 nat")
+        panel.invert_xaxis()
+        panel.grid(alpha=0.25, linewidth=0.6)
+        panel.spines[["top", "right"]].set_visible(False)
+    panels.flat[0].plot([], [], "k*", markersize=10, label="t_eps auto")
+    panels.flat[0].legend(frameon=False, fontsize=9)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+    return path

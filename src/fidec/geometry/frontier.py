@@ -1,0 +1,64 @@
+"""The frontier: how much value a method reaches within a given true KL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+FLOOR = 1e-4
+"""Nats below which a measured KL is noise (it may even be negative); logarithms stop here."""
+
+Row = Mapping[str, Any]
+
+
+def frontier_at(rows: Iterable[Row], kl: float) -> dict[str, dict[str, Any] | None]:
+    """For each method, the best value at a true KL of at most `kl` nats: mean, smallest and largest over seeds.
+
+    For one seed that is the largest value among the runs within `kl`, or the value at `kl` itself on the line, in
+    log KL, between the two runs around it. `off` is the off-support mass at the same point, `n` the number of
+    seeds that have a run within `kl` and `of` the number of all seeds. A method without any such seed gets None.
+    """
+    found: dict[str, dict[str, Any] | None] = {}
+    for method, seeds in _by_method_and_seed(rows).items():
+        best = [point for runs in seeds.values() if (point := _best(runs, kl)) is not None]
+        if not best:
+            found[method] = None
+            continue
+        value, off = np.asarray(best).T
+        found[method] = {
+            "value": (float(value.mean()), float(value.min()), float(value.max())),
+            "off": float(off.mean()),
+            "n": len(best),
+            "of": len(seeds),
+        }
+    return found
+
+
+def _by_method_and_seed(rows: Iterable[Row]) -> dict[str, dict[Any, list[Row]]]:
+    """The runs of each method and seed, in the order they are found; the data are no method."""
+    found: dict[str, dict[Any, list[Row]]] = {}
+    landscapes = set()
+    for row in rows:
+        landscapes.add(row["landscape"])
+        if row["method"] != "data":
+            found.setdefault(row["method"], {}).setdefault(row["seed"], []).append(row)
+    if len(landscapes) > 1:
+        raise ValueError(f"a frontier is of one landscape, found rows of {', '.join(sorted(landscapes))}")
+    return found
+
+
+def _best(runs: Sequence[Row], kl: float) -> tuple[float, float] | None:
+    """(value, off) of the best point within kl; None if every run spends more or has no finite KL."""
+    points = sorted((max(row["kl"], FLOOR), row["value"], row["off"]) for row in runs if np.isfinite(row["kl"]))
+    inside = [point for point in points if point[0] <= kl]
+    if not inside:
+        return None
+    candidates = [(value, off) for _, value, off in inside]
+    if len(inside) < len(points):  # the last run inside and the first outside are neighbours
+        (low, *before), (high, *after) = inside[-1], points[len(inside)]
+        share = np.log(kl / low) / np.log(high / low)
+        value, off = ((1 - share) * a + share * b for a, b in zip(before, after, strict=True))
+        candidates.append((value, off))
+    return max(candidates)
