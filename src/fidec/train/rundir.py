@@ -6,7 +6,7 @@ config.json       the resolved configuration      environment.json  versions, de
 status.json       running | done | failed | preempted, the step and the reason
 train.jsonl  eval.jsonl  episodes.jsonl   what happened, free of wall-clock values
 time.jsonl        wall-clock                       run.log           messages
-tb/  checkpoints/  policy/  videos/
+tb/  checkpoints/  policy/
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CONTENTS = (
     "tb",
     "checkpoints",
     "policy",
-    "videos",
+    "audit",
 )
 
 
@@ -127,28 +127,8 @@ class RunDirectory:
         return self.path / "status.json"
 
     @property
-    def train_log(self) -> Path:
-        return self.path / "train.jsonl"
-
-    @property
-    def eval_log(self) -> Path:
-        return self.path / "eval.jsonl"
-
-    @property
-    def episodes_log(self) -> Path:
-        return self.path / "episodes.jsonl"
-
-    @property
-    def time_log(self) -> Path:
-        return self.path / "time.jsonl"
-
-    @property
     def run_log(self) -> Path:
         return self.path / "run.log"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.path / "tb"
 
     @property
     def checkpoints(self) -> Path:
@@ -157,10 +137,6 @@ class RunDirectory:
     @property
     def policy(self) -> Path:
         return self.path / "policy"
-
-    @property
-    def videos(self) -> Path:
-        return self.path / "videos"
 
     def write_config(self, config: dict[str, Any]) -> None:
         files.write_json(self.config, config)

@@ -1,0 +1,61 @@
+"""How close actions are to what the data did in similar states."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fidec.data import OfflineDataset
+
+NEIGHBOURS = 32
+POOL = 50_000  # rows among which neighbours are sought
+CHUNK = 64  # states whose distances to the pool are held at once
+
+
+def nearest_states(dataset: OfflineDataset, rows: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """(n, m) rows of the data whose standardised observations are nearest to those of `rows`.
+
+    They come from other trajectories: the steps just before and after a state would only repeat its action. If the
+    other trajectories are too few, only the state itself is left out.
+    """
+    pool = np.arange(dataset.size)
+    if dataset.size > POOL:
+        pool = np.sort(generator.choice(dataset.size, POOL, replace=False))
+    observed = dataset.observations[pool].astype(np.float64)
+    centre, spread = observed.mean(axis=0), observed.std(axis=0)
+    weight = np.where(spread > 1e-8, 1.0 / np.maximum(spread, 1e-8), 0.0)  # a constant says nothing
+    observed = (observed - centre) * weight
+    squares = (observed**2).sum(axis=1)
+    episode = np.searchsorted(dataset.episodes[:, 0], pool, side="right")
+    found = []
+    for first in range(0, len(rows), CHUNK):
+        chunk = rows[first : first + CHUNK]
+        query = (dataset.observations[chunk].astype(np.float64) - centre) * weight
+        distance = squares - 2.0 * query @ observed.T  # and |query|^2, which orders nothing
+        own = np.searchsorted(dataset.episodes[:, 0], chunk, side="right")[:, None] == episode
+        few = (~own).sum(axis=1) < NEIGHBOURS
+        own[few] = pool == chunk[few, None]
+        distance[own] = np.inf
+        m = min(NEIGHBOURS, len(pool) - 1)
+        found.append(pool[np.argpartition(distance, m - 1, axis=1)[:, :m]])
+    return np.concatenate(found)
+
+
+def closest(actions: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Distance of each action (n, k, d) to the closest of its state's others (n, m, d): (n, k)."""
+    pairs = zip(actions, others, strict=True)
+    return np.stack([np.linalg.norm(a[:, None] - b, axis=-1).min(axis=1) for a, b in pairs])
+
+
+def distances(
+    dataset: OfflineDataset, rows: np.ndarray, base: np.ndarray, refined: np.ndarray, seed: int
+) -> dict[str, np.ndarray]:
+    """To the closest data action of the nearest states, of base and refined actions (n, k, d) and of the logged one.
+
+    All are clipped to the box first, as the policy clips them.
+    """
+    others = dataset.actions[nearest_states(dataset, rows, np.random.default_rng([seed, 1]))]
+    return {
+        "data": closest(dataset.actions[rows][:, None], others)[:, 0],
+        "base": closest(np.clip(base, -1.0, 1.0), others),
+        "refined": closest(np.clip(refined, -1.0, 1.0), others),
+    }
