@@ -26,7 +26,7 @@ PRESETS = {
 }
 
 
-def penalty(field, displacement, base, key, *, data, velocity, sample, t_eps):
+def penalty(field, displacement, base, key, *, anchors, velocity, sample, t_eps):
     """mean(delta^2) over the action's dimensions, whatever the flow says."""
     return fisher.penalty(displacement, None, damping=0.0, trace_scale="dimension", half=False, per_dimension=True)
 

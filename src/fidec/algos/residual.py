@@ -41,11 +41,13 @@ LOGS = {
     "clipped": "share of action components that the displacement carries outside [-1, 1]",
 }
 
-# penalty(field, displacement, base, key, data=, velocity=, sample=, t_eps=) -> (b,): what displacements cost. That of
-# a base action is field(base). A KL needs the field's Jacobian as well, and actions that have the density whose score
-# it reads: `data`, the logged ones. `velocity` and `sample` are the state's behaviour flow, `t_eps` is a calibrated
-# time, if there is one.
+# penalty(field, displacement, base, key, anchors=, velocity=, sample=, t_eps=) -> (b,): what displacements cost. That
+# of a base action is field(base). A KL needs the field's Jacobian as well, and actions that have the density whose
+# score it reads: the anchors. `velocity` and `sample` are the state's behaviour flow, `t_eps` is a calibrated time,
+# if there is one.
 Penalty = Callable[..., jax.Array]
+# anchor(velocity, data, key) -> the anchors, given the logged actions.
+Anchor = Callable[..., jax.Array]
 # calibrate(velocity, actions, key) -> the time at which to read the score, from actions of the data.
 Calibrate = Callable[..., jax.Array]
 
@@ -96,6 +98,7 @@ def make(
     *,
     budget: float | None = None,
     unit: str = "of the penalty",
+    anchor: Anchor | None = None,
     calibrate: Calibrate | None = None,
     calibrate_every: int = 1000,
 ) -> Algorithm:
@@ -141,7 +144,7 @@ def make(
 
     def update(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
         noise_key, flow_key, metric_key = jax.random.split(key, 3)
-        calibrate_key = jax.random.fold_in(metric_key, 1)
+        calibrate_key, anchor_key = jax.random.fold_in(metric_key, 1), jax.random.fold_in(metric_key, 2)
         rows = batch.actions.shape[0]
         # One solve serves s and s': twice the rows, half the launches.
         encode = partial(behaviour.encode, state.params["flow"])
@@ -149,10 +152,12 @@ def make(
         noise = jax.random.normal(noise_key, (2 * rows, d))
         base = behaviour.sample(state.params["flow"], both, noise, encoded=True)
         base, next_base = jax.lax.stop_gradient((base[:rows], base[rows:]))
-        t_eps = None
+        t_eps, anchors = None, base
+        velocity = behaviour.velocity(state.params["flow"], both[:rows], encoded=True)
+        if anchor is not None:
+            anchors = jax.lax.stop_gradient(anchor(velocity, batch.actions, anchor_key))
         if calibrate is not None:
             due = (state.step > 0) & (state.step % calibrate_every == 0)
-            velocity = behaviour.velocity(state.params["flow"], both[:rows], encoded=True)
             choose = partial(calibrate, velocity, batch.actions, calibrate_key)
             t_eps = jax.lax.cond(due, choose, lambda: state.params["t_eps"])
 
@@ -174,7 +179,7 @@ def make(
                 displacement,
                 base,
                 metric_key,
-                data=batch.actions,
+                anchors=anchors,
                 velocity=behaviour.velocity(params["flow"], batch.observations),
                 sample=partial(behaviour.sample, params["flow"], batch.observations),
                 t_eps=t_eps,
@@ -246,7 +251,7 @@ def make(
         velocity = behaviour.velocity(state.params["flow"], observations)
         sample = partial(behaviour.sample, state.params["flow"], observations)
         model = {"velocity": velocity, "sample": sample, "t_eps": state.params.get("t_eps")}
-        cost = lambda base, key: penalty(field, field(base), base, key, data=base, **model)  # noqa: E731
+        cost = lambda base, key: penalty(field, field(base), base, key, anchors=base, **model)  # noqa: E731
         return Transport(velocity, sample, field, cost, budget, unit)
 
     return Algorithm(init, update, act, policy, transport)

@@ -166,7 +166,7 @@ def _calibration(argv: list[str]) -> int:
 
     args = parse(CalibrationArgs, argv, "fidec geometry calibration")
     names, sizes = _names(args.landscape), _sizes(args.steps, args.seeds)
-    report = _Lines(len(names) * len(calibration.METRICS) * (1 + len(calibration.TIMES)))
+    report = _Lines(len(names) * len(calibration.METRICS))
     rows = calibration.run(
         names,
         seeds=args.seeds,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from io import BytesIO
 from pathlib import Path
 
 import jax
@@ -14,7 +15,9 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, PercentFormatter
+from PIL import Image
 
+from fidec import disk
 from fidec.geometry.frontier import FLOOR, Row
 from fidec.geometry.landscapes import OFF_SUPPORT, Landscape
 
@@ -32,8 +35,12 @@ STYLES = {
     "renoised": ("renoised", "#0072b2", "P"),
     "stein": ("stein", "#009e73", "h"),
     "path": ("path", "#111111", "o"),
+    "path_centred": ("path, centred", "#7b3294", "<"),
+    "denoising": ("denoising", "#b2182b", "*"),
+    "closed_form": ("closed form, one step", "#8c6d31", "p"),
+    "closed_form_10": ("closed form, ten steps", "#4d7f17", "d"),
 }
-SPARE = (("#7b3294", "<"), ("#8c6d31", ">"), ("#b2182b", "p"), ("#4d7f17", "d"), ("#35978f", "*"), ("#5a5a9c", "H"))
+SPARE = (("#35978f", ">"), ("#5a5a9c", "H"), ("#a6761d", "8"), ("#1b7837", "4"))
 
 
 def style(method: str, methods: Iterable[str]) -> tuple[str, str, str]:
@@ -160,8 +167,8 @@ def draw_frontier(landscape: Landscape, rows: Iterable[Row], path: str | Path) -
         panel.tick_params(labelsize=10.5)
         panel.spines[["top", "right"]].set_visible(False)
         panel.grid(axis="y", alpha=0.25, linewidth=0.6)
-    panels[0].set_title("Value", loc="left", fontsize=13, color=INK)
-    panels[1].set_title("Mass off the support", loc="left", fontsize=13, color=INK)
+    panels[0].set_title("Value", loc="left", fontsize=13, color=INK, pad=20)
+    panels[1].set_title("Mass off the support", loc="left", fontsize=13, color=INK, pad=20)
     # A square-root axis: the difference between 0 and 5 % matters more than that between 80 and 90 %.
     panels[1].set_yscale("function", functions=(lambda y: np.sqrt(np.maximum(y, 0)), np.square))
     panels[1].set_ylim(0, None)
@@ -215,5 +222,9 @@ def _save(figure: Figure, landscape: Landscape, path: str | Path) -> Path:
     figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08)  # type: ignore[union-attr]
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    picture = BytesIO()
+    figure.savefig(picture, format="png")
+    # A palette: thousands of dots over shading make a file several times as large in full colour.
+    few = Image.open(picture).convert("RGB").quantize(200, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    disk.write_whole(path, lambda file: few.save(file, format="png", optimize=True))
     return path

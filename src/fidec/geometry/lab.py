@@ -155,7 +155,7 @@ def train_maps(
                 displacement,
                 base,
                 penalty_key,
-                data=landscape.sample(data_key, sizes.batch),
+                anchors=landscape.sample(data_key, sizes.batch),
                 velocity=velocity_of(sizes, flow_params),
                 sample=sample,
                 t_eps=t_eps if config.t_eps == "auto" else None,
