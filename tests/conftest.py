@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,17 @@ import pytest
 PLUGIN = Path(__file__).parent / "e2e" / "plugin"
 # Any task will do where the test puts its own environment in place of the task's.
 TASK = "pointmaze-medium-navigate-singletask-task1-v0"
+# Compilation is most of the suite's time. Without LLVM's optimisation and with XLA's older emitters it takes a sixth
+# of the time, and the compiled code is a few times slower.
+QUICK = ["--xla_backend_optimization_level=0"]
+if version("jaxlib").startswith("0.10."):  # XLA stops at a flag that it does not know, so not in versions untried
+    QUICK.append("--xla_cpu_use_fusion_emitters=false")
+
+
+def pytest_configure(config):
+    """The normal tier compiles quickly, the slow one as users do; XLA_FLAGS from outside, even empty, is kept."""
+    if config.getoption("markexpr") == "not slow":
+        os.environ.setdefault("XLA_FLAGS", " ".join(QUICK))
 
 
 def random_columns(rows: int = 200, seed: int = 0, episode: int = 20) -> dict[str, np.ndarray]:

@@ -8,6 +8,8 @@ a third of the speed. The best policy is known: full speed in every direction in
 
 from __future__ import annotations
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -71,15 +73,15 @@ def mean_behaviour(states, key=None):
     return jax.vmap(behaviour, (0, None))(jax.random.split(jax.random.key(3), 256), states).mean(axis=0)
 
 
-@jax.jit
+@cache
 def creep():
     """Steps of the behaviour's mean, a third of the way to the goal."""
-    return steps_to_goal(mean_behaviour)
+    return float(jax.jit(lambda: steps_to_goal(mean_behaviour))())
 
 
-@jax.jit
+@cache
 def best():
-    return steps_to_goal(lambda states, _: jnp.clip((GOAL - states) / SPEED, -1.0, 1.0))
+    return float(jax.jit(lambda: steps_to_goal(lambda states, _: jnp.clip((GOAL - states) / SPEED, -1.0, 1.0)))())
 
 
 def learn(name, **options):

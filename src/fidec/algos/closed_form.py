@@ -27,15 +27,16 @@ if TYPE_CHECKING:
 
 def walk(value_gradient, scores_of, base, key: PRNGKey, budget, config: FiDecConfig):
     """delta*(a_0), the sum of the steps, for grad Q(a) and the metric's scores(a, key) as functions of the action."""
-    actions = base
-    for step_key in jax.random.split(key, config.refine_steps):
+
+    def step(actions, step_key):
         scores = scores_of(actions, step_key)
         direction = fisher.natural_direction(value_gradient(actions), scores, damping=config.damping)
         # Unit length first: the squares below would underflow where the critic is flat.
         direction /= jnp.maximum(jnp.linalg.norm(direction, axis=-1, keepdims=True), 1e-12)
         length = jnp.sqrt(budget / jnp.maximum(cost(direction, scores, config), 1e-12))
-        actions = actions + direction * length[..., None] / config.refine_steps
-    return actions - base
+        return actions + direction * length[..., None] / config.refine_steps, None
+
+    return jax.lax.scan(step, base, jax.random.split(key, config.refine_steps))[0] - base
 
 
 def cost(displacement, scores, config: FiDecConfig):
