@@ -83,9 +83,7 @@ def test_centring_takes_variance_away():
     points = GAUSSIAN.sample(jax.random.key(1), 4000)
     small = lambda a: affine(a, 0.1)  # noqa: E731
     spread = {
-        centred: float(
-            np.std(fisher.path(small, points, exact_score(GAUSSIAN), jax.random.key(0), centred=centred))
-        )
+        centred: float(np.std(fisher.path(small, points, exact_score(GAUSSIAN), jax.random.key(0), centred=centred)))
         for centred in (False, True)
     }
     assert spread[True] < 0.2 * spread[False]
