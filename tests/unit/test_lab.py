@@ -49,12 +49,12 @@ def stretch(a: jax.Array) -> jax.Array:
     return a @ jnp.array([[0.1, 0.05], [-0.04, 0.2]])  # (I + this) has the determinant 1.322
 
 
-def quadrature(landscape: Landscape, of) -> tuple[np.ndarray, np.ndarray]:
+def quadrature(landscape: Landscape, of) -> tuple[float, float]:
     """E[of(a)] under the landscape, and the standard error of N samples of it."""
     points, weights = grid(landscape, 0.01)
     found, weights = np.asarray(of(points), np.float64), np.asarray(weights, np.float64)
-    mean = weights @ found
-    return mean, np.sqrt(weights @ (found - mean) ** 2 / N)
+    mean = float(weights @ found)
+    return mean, math.sqrt(float(weights @ (found - mean) ** 2) / N)
 
 
 # --- the truth of a given map --------------------------------------------------------------------------------------

@@ -52,7 +52,8 @@ class Step(NamedTuple):
     def check(self, module, right, *wrong):
         """The module's gradient is that of the loss `right`, a function of its parameters, and of no `wrong` one."""
         taken, own = self.gradients[module], self.before.params[module]
-        expected, *others = (np.asarray(ravel_pytree(jax.grad(loss)(own))[0]) for loss in (right, *wrong))
+        gradients = lambda own: [ravel_pytree(jax.grad(loss)(own))[0] for loss in (right, *wrong)]  # noqa: E731
+        expected, *others = (np.asarray(gradient) for gradient in fast_jit(gradients)(own))
         np.testing.assert_allclose(taken, expected, rtol=1e-3, atol=1e-5 * np.abs(expected).max())
         for i, other in enumerate(others):
             assert np.linalg.norm(taken - other) > 0.01 * np.linalg.norm(expected), f"wrong loss {i} agrees as well"

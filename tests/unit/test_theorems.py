@@ -127,12 +127,13 @@ def test_bias_has_the_predicted_order_and_constant(name):
         assert relative[2] < 0.6
 
 
-def test_the_clean_query_is_the_packages_and_its_constant_that_of_a_gaussian():
+def test_the_queries_are_the_packages_and_the_clean_constant_that_of_a_gaussian():
     gaussian = axis_aligned([[0.5, -0.2]], [[0.3, 0.6]])
     a = gaussian.sample(jax.random.key(0), 50)
-    found = jax.jit(bias.estimates, static_argnums=0)(gaussian, a, 0.1)["clean"][0]
-    estimator = fisher.ScoreEstimator(gaussian.velocity, t_eps=0.9)
-    np.testing.assert_allclose(found, estimator(a, jax.random.key(0)), rtol=1e-10)
+    found = jax.jit(bias.estimates, static_argnums=0)(gaussian, a, 0.1)
+    for query in ("clean", "scaled"):
+        estimator = fisher.ScoreEstimator(gaussian.velocity, t_eps=0.9, query=query)
+        np.testing.assert_allclose(found[query][0], estimator(a, jax.random.key(0)), rtol=1e-10)
     variance = np.array([0.3, 0.6]) ** 2
     coefficient = -(2 * a - gaussian.means[0]) / variance  # grad(a . s) for s = -(a - m) / variance
     np.testing.assert_allclose(jax.jit(bias.dilation, static_argnums=0)(gaussian, a), coefficient, rtol=1e-10)

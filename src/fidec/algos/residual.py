@@ -35,7 +35,7 @@ MODULES = ("critic", "flow", "residual", "multiplier")
 START_TIME = 0.8  # where the score is read until the first calibration
 LOGS = {
     "q_policy": "mean of Q at the refined actions",
-    "penalty": "E[D], to be compared with the budget (in nats for FiDec's `stein` and `path`)",
+    "penalty": "E[D], to be compared with the budget (in nats for FiDec's `stein`, `path` and `denoising`)",
     "multiplier": "lambda at the start of the update",
     "displacement": "root mean square of |delta|, before clipping",
     "clipped": "share of action components that the displacement carries outside [-1, 1]",

@@ -171,7 +171,7 @@ def train_maps(
 
     def start(key):
         params = network.init(key, jnp.zeros((1, 2)))
-        log_multiplier = jnp.asarray(0.0)
+        log_multiplier = jnp.zeros(())
         return params, log_multiplier, (adam.init(params), ascent.init(log_multiplier)), jnp.zeros(())
 
     seeds, budgets = len(flows.t_eps), jnp.asarray(entry.budgets)
