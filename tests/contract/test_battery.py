@@ -194,7 +194,7 @@ def test_gradients_reach_the_parameters_they_should_and_no_others(case):
 @every_case
 def test_rewards_reach_the_critic_alone(case):
     plain, _ = step(case)
-    rewards = jnp.full(8, 5.0, jnp.float32)  # without its type it is a weak one, for which the update compiles again
+    rewards = jnp.full(8, 5.0, jnp.float32)  # a weak type would compile the update again
     rewarded, _ = step(case, batch=make_batch(case, rewards=rewards))
     moved = {m for m in plain.params if not equal(plain.params[m], rewarded.params[m])}
     # Within one simultaneous step rewards enter the critic's target and nothing else.

@@ -36,15 +36,20 @@ def start(name, **options):
     return fast_jit(algorithm(name, **options).init)(jax.random.key(0))
 
 
+def strong(tree):
+    """Without the weak types of Python's numbers, for which an update is compiled again."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), tree)
+
+
 def with_params(state, **modules):
-    return state._replace(params=state.params | modules)
+    return state._replace(params=state.params | strong(modules))
 
 
 def make_batch(**columns):
     rng = np.random.default_rng(0)
     shapes = ((ROWS, 3), (ROWS, 2), (ROWS,), (ROWS,), (ROWS, 3), (ROWS, 2), (ROWS,))
     batch = Batch(*(jnp.asarray(rng.uniform(-0.9, 0.9, shape), jnp.float32) for shape in shapes))
-    return batch._replace(**{"masks": jnp.ones(ROWS), **columns})
+    return strong(batch._replace(**{"masks": jnp.ones(ROWS), **columns}))
 
 
 def step(name, state=None, batch=None, **options):
@@ -111,7 +116,9 @@ def test_with_low_returns_calql_is_cql_and_with_high_ones_every_policy_action_is
     assert metrics["calibrated"] == 0.0
     low, metrics = step("calql", batch=make_batch(returns=jnp.full(ROWS, -1e3)))
     assert metrics["calibrated"] == 0.0
-    assert equal(low, plain)
+    # Two programs, equal up to rounding: allowed is a fiftieth of a step.
+    close = partial(np.testing.assert_allclose, rtol=1e-4, atol=0.02 * 1e-4)
+    jax.tree.map(close, low, plain)
     high, metrics = step("calql", batch=make_batch(returns=jnp.full(ROWS, 1e3)))
     assert metrics["calibrated"] == 1.0
     assert {module for module in high.params if not equal(high.params[module], low.params[module])} == {"critic"}

@@ -292,7 +292,7 @@ def test_the_best_of_n_grows_with_n():
     for n in (2, 8, 64):
         chosen = act(state, observations, KEY, candidates=n, return_base=True)
         best, base = (critic.apply(state.target["critic"], observations, a).min(axis=0) for a in chosen)
-        assert (best >= base).all()
+        assert (best >= base - 1e-5).all()  # rounding: Q is computed again here
         heights.append(float(best.mean()))
     assert heights == sorted(heights)
     assert heights[-1] > heights[0] + 1e-3
