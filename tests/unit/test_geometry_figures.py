@@ -89,7 +89,7 @@ def test_runs_without_a_finite_kl_are_counted_not_drawn(landscape: Landscape, dr
 
 
 def test_every_method_has_a_style_of_its_own():
-    methods = [*figures.STYLES, "closed_form", "path_auto", "centred"]
+    methods = [*figures.STYLES, "other", "path_auto", "centred"]
     styles = [figures.style(method, methods) for method in methods]
     assert len({(colour, marker) for _, colour, marker in styles}) == len(methods)
     assert figures.style("path", ["path"]) == figures.style("path", methods)
