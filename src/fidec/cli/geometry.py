@@ -94,7 +94,7 @@ def main(argv: list[str]) -> int:
 def _names(asked: tuple[str, ...]) -> list[str]:
     from fidec.geometry import landscapes
 
-    return [landscapes.get(name).name for name in asked] or list(landscapes.LANDSCAPES)
+    return [landscapes.get(name).name for name in dict.fromkeys(asked)] or list(landscapes.LANDSCAPES)
 
 
 def _sizes(steps: int, seeds: int):
@@ -129,7 +129,7 @@ def _run(argv: list[str]) -> int:
     if args.workers < 0:
         raise ConfigError("--workers must not be negative")
     sizes = _sizes(args.steps, args.seeds)
-    report = _Lines(len(names) * (1 + len(methods)))
+    report = _Lines(experiment.pending(names, methods, args.out))
     summary = experiment.run(
         names, args.out, seeds=args.seeds, sizes=sizes, methods=methods, workers=args.workers, report=report
     )

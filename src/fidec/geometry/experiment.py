@@ -7,6 +7,7 @@ on few cores that is twice as fast as one process with many threads, for the net
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import os
 import threading
@@ -61,9 +62,14 @@ def run(
     unknown = [name for name in methods if name not in METHODS]
     if unknown:
         raise ConfigError(f"there is no method {unknown[0]!r} in the laboratory; it has {', '.join(METHODS)}")
-    settings = {"seeds": seeds, "sizes": asdict(sizes)}
+    landscapes, methods = list(dict.fromkeys(landscapes)), list(dict.fromkeys(methods))
+    settings = json.loads(json.dumps({"seeds": seeds, "sizes": asdict(sizes)}))
     for name in landscapes:
         _check_settings(out / name, settings)
+    for name in landscapes:
+        if not (out / name / "settings.json").exists():
+            (out / name).mkdir(parents=True, exist_ok=True)
+            write_json(out / name / "settings.json", settings)
     workers = workers or len(os.sched_getaffinity(0))
     # Set before the processes start, since a process reads it when jax is imported.
     before = os.environ.get("XLA_FLAGS")
@@ -85,32 +91,50 @@ def run(
                 report("{}: {}".format(*waiting[done]))
     finally:
         os.environ.pop("XLA_FLAGS") if before is None else os.environ.update(XLA_FLAGS=before)
-    return summarise(landscapes, out, methods)
+    return summarise(out)
+
+
+def pending(landscapes: Sequence[str], methods: Sequence[str], out: Path) -> int:
+    """How many jobs `run` would have to do: flows to fit, and methods to train."""
+    return sum(
+        (not _flows_file(out, name).exists()) + len(_todo(name, methods, out)) for name in dict.fromkeys(landscapes)
+    )
+
+
+def _todo(name: str, methods: Sequence[str], out: Path) -> list[str]:
+    return [method for method in dict.fromkeys(methods) if not (out / name / f"{method}.json").exists()]
 
 
 def _submit(pool: ProcessPoolExecutor, name: str, methods: Sequence[str], sizes: Sizes, out: Path) -> dict:
     # The longest first, so that no process is left with a long one at the end.
-    order = sorted(methods, key=lambda method: method not in ("denoising", "path", "path_centred", "stein"))
-    todo = [method for method in order if not (out / name / f"{method}.json").exists()]
-    return {pool.submit(_train, name, method, sizes, out): (name, method) for method in todo}
+    todo = _todo(name, methods, out)
+    order = sorted(todo, key=lambda method: method not in ("denoising", "path", "path_centred", "stein"))
+    return {pool.submit(_train, name, method, sizes, out): (name, method) for method in order}
 
 
 def _check_settings(directory: Path, settings: dict[str, Any]) -> None:
     """Results of other sizes or seeds must not be mixed."""
     path = directory / "settings.json"
-    settings = json.loads(json.dumps(settings))
-    if path.exists():
-        found = json.loads(path.read_text())
-        if found != settings:
-            raise ConfigError(f"{directory} holds results with other settings ({found}); choose another --out")
+    found = json.loads(path.read_text()) if path.exists() else settings
+    if found == settings:
         return
-    directory.mkdir(parents=True, exist_ok=True)
-    write_json(path, settings)
+    ours, theirs = ({"seeds": each["seeds"], **each["sizes"]} for each in (settings, found))
+    other = [f"{key} {theirs.get(key)}, not {value}" for key, value in ours.items() if theirs.get(key) != value]
+    raise ConfigError(f"{directory} holds results with other settings ({'; '.join(other)}); choose another --out")
 
 
 def write_json(path: Path, value: Any) -> None:
-    """As a whole or not at all."""
-    disk.write_whole(path, lambda file: file.write(json.dumps(value, indent=1).encode()))
+    """As a whole or not at all. JSON has no NaN: a number that could not be had is null."""
+    text = json.dumps(_without_nan(value), indent=1, allow_nan=False)
+    disk.write_whole(path, lambda file: file.write(text.encode()))
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _flows_file(out: Path, name: str) -> Path:
@@ -205,21 +229,26 @@ def read(out: Path, name: str, methods: Iterable[str] = METHODS) -> dict[str, An
         path = out / name / f"{method}.json"
         if path.exists():
             found = json.loads(path.read_text())
-            rows += found["rows"]
-            samples[method], drawn[method] = np.asarray(found["samples"]), found["drawn"]
+            rows += [_numbers(row) for row in found["rows"]]
+            samples[method], drawn[method] = np.asarray(found["samples"], float), _numbers(found["drawn"])
     return {"rows": rows, "samples": samples, "drawn": drawn}
 
 
-def summarise(names: Sequence[str], out: Path, methods: Sequence[str] = METHODS) -> dict[str, Any]:
-    """Draw both figures of each landscape and write summary.json and summary.md."""
+def _numbers(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: math.nan if value is None else value for key, value in row.items()}
+
+
+def summarise(out: Path) -> dict[str, Any]:
+    """Draw both figures of each landscape that has results, and write summary.json and summary.md."""
     import jax
 
     from fidec.geometry import figures, landscapes
 
     summary: dict[str, Any] = {}
-    for name in names:
-        landscape = landscapes.get(name)
-        found = read(out, name, methods)
+    for name, landscape in landscapes.LANDSCAPES.items():
+        found = read(out, name)
+        if not found["rows"]:
+            continue
         data = landscape.sample(jax.random.key(0), 8192)
         level = {"value": float(landscape.value(data).mean()), "off": float(landscape.off_support(data).mean())}
         row = {"landscape": name, "method": "data", "budget": 0.0, "seed": 0, "kl": 0.0, **level}
