@@ -10,19 +10,20 @@ from typing import Annotated, Any
 
 import tyro
 
-from fidec import algos
+from fidec import algos, tasks
 from fidec.cli.output import parse, print_json
 from fidec.errors import ConfigError
-from fidec.train.config import RunConfig, resolve, resolve_options, task_options
+from fidec.train.config import RunConfig, protocol_values, resolve, resolve_options, task_settings
 
 
 @dataclass(frozen=True)
 class TrainArgs(RunConfig):
     """Train a method on a data set and write a run directory.
 
-    With a --task the policy is evaluated in its environment; with --data alone no environment is needed. The
-    options --algo.* belong to the chosen method, and start from its --preset and the task's published settings.
-    `fidec train --resume DIR` goes on with an interrupted run.
+    With a --task the policy is evaluated in its environment; with --data alone no environment is needed. A task of
+    the benchmark brings its protocol and the settings that were published for it (`fidec tasks ID` shows them). The
+    options --algo.* belong to the chosen method, and start from its --preset and these settings. `fidec train
+    --resume DIR` goes on with an interrupted run.
     """
 
     overwrite: bool = False
@@ -57,9 +58,9 @@ def main(argv: list[str]) -> int:
     if any(word == "--resume" or word.startswith("--resume=") for word in argv):
         return _resume(parse(ResumeArgs, argv, "fidec train"))
     algo, preset = _peek(argv, "--algo") or "fidec", _peek(argv, "--preset") or "recommended"
-    options = resolve_options(algo, preset, _peek(argv, "--task"))
-    args_type = _with_options(algos.get(algo).config, options)
-    args = parse(args_type, argv, "fidec train")
+    task = _peek(argv, "--task")
+    args_type = _with_options(algos.get(algo).config, resolve_options(algo, preset, task))
+    args = parse(args_type, argv, "fidec train", default=args_type(**protocol_values(task, algo)))
     fields = {f.name: getattr(args, f.name) for f in dataclasses.fields(RunConfig)}
     return _train(RunConfig(**fields), overwrite=args.overwrite, as_json=args.json)
 
@@ -82,11 +83,41 @@ def _train(config: RunConfig, *, overwrite: bool, as_json: bool) -> int:
             "nothing to train on: name a --task (`fidec tasks` lists them) or a data source with --data"
         )
     config = resolve(config)
-    published = task_options(config.algo, config.preset, config.task)
-    taken = [f"{name} {value}" for name, value in published.items() if getattr(config.options, name) == value]
-    source = f"; {', '.join(taken)} as published for {config.task}" if taken else ""
-    print(f"{config.algo}, preset {config.preset}{source}", file=sys.stderr)
+    print(*_picked(config), sep="\n", file=sys.stderr)
     return _report(train(config, overwrite=overwrite), as_json)
+
+
+def _picked(config: RunConfig) -> list[str]:
+    """What the run starts from, and where that was published."""
+    title = f"{config.algo}, preset {config.preset}"
+    if config.task is None:
+        return [title]
+    protocol = tasks.protocol_of(config.task, config.algo)
+    choices = [
+        (f"steps {config.steps:,}", f"steps {protocol.steps:,}", protocol.name),
+        (_evaluation(config), _evaluation(protocol), protocol.name),
+    ]
+    for name, setting in task_settings(config.algo, config.preset, config.task).items():
+        choices.append((f"{name} {getattr(config.options, name)}", f"{name} {setting.value}", setting.source))
+    rows: dict[str, list[str]] = {}
+    for own, published, source in choices:
+        rows.setdefault(source if own == published else f"given; {published} in {source}", []).append(own)
+    from fidec.envs.make import find_task  # imports gymnasium, which --help does not need
+
+    task = tasks.find(config.task)
+    if task is not None and config.algo in task.paper:
+        kind = "percent success" if protocol.score == "success" else "normalised score"
+        rows[f"FiDec paper, {kind}"] = [f"reported {task.paper[config.algo]}"]
+    width = max(len(", ".join(row)) for row in rows.values())
+    lines = [f"  {', '.join(row):{width}}  {source}" for source, row in rows.items()]
+    note = find_task(config.task).note
+    return [f"{title}, on {config.task}", *lines, *([f"  {note}"] if note else [])]
+
+
+def _evaluation(plan: RunConfig | tasks.Protocol) -> str:
+    if not plan.eval_interval:
+        return "no evaluation"
+    return f"evaluation every {plan.eval_interval:,} ({plan.eval_episodes} episodes)"
 
 
 def _resume(args: ResumeArgs) -> int:
@@ -107,6 +138,9 @@ def _report(result: Any, as_json: bool) -> int:
             f"success {evaluation['evaluation/success']:.2f} [{low:.2f}, {high:.2f}] "
             f"over {evaluation['evaluation/n']} episodes"
         )
+    score, success = evaluation.get("evaluation/score"), evaluation.get("evaluation/success")
+    if score is not None and (success is None or score != 100.0 * success):
+        print(f"score {score:.1f}, return {evaluation['evaluation/return']:.1f}")  # D4RL's, or the return itself
     if evaluation.get("evaluation/n_failed"):
         print(f"{evaluation['evaluation/n_failed']} episodes failed and are not in the averages")
     print(f"policy: {result.policy}")

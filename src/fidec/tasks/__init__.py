@@ -1,5 +1,21 @@
-"""The benchmark tasks as data: what is known of a task beyond its environment, and where it comes from."""
+"""The benchmark as data: its tasks, how they are scored, what was published for them, and by whom."""
 
-from fidec.tasks.ogbench import Settings, settings
+from fidec.tasks.benchmark import CATEGORIES, CATEGORY_OF, TASKS, Task, family_of, find, protocol_of, source_of
+from fidec.tasks.protocol import Protocol
+from fidec.tasks.reported import Reported
+from fidec.tasks.settings import Family, Setting
 
-__all__ = ["Settings", "settings"]
+__all__ = [
+    "CATEGORIES",
+    "CATEGORY_OF",
+    "TASKS",
+    "Family",
+    "Protocol",
+    "Reported",
+    "Setting",
+    "Task",
+    "family_of",
+    "find",
+    "protocol_of",
+    "source_of",
+]

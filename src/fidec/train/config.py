@@ -7,10 +7,14 @@ import os
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 from fidec import algos, tasks
+from fidec.algos.base import check_choices
 from fidec.errors import ConfigError
+
+_OPEN = cast(int, None)  # until `resolve` fills it in, by the task's protocol
+_BY_PROTOCOL = ("steps", "eval_interval", "eval_episodes")
 
 
 @dataclass(frozen=True)
@@ -24,15 +28,18 @@ class RunConfig:
     preset: str = "recommended"
     """recommended, paper (to the letter) or released (what the authors' code does)."""
     data: str | None = None
-    """Data source: ogbench:ID, npz:PATH, hdf5:PATH or minari:ID. By default the task's own data."""
+    """Data source: ogbench:ID, d4rl:ID, npz:PATH, hdf5:PATH or minari:ID. By default the task's own data."""
     buffer: str | None = None
     """Second data source. Half of each batch comes from it by default, as RLPD and Cal-QL mix their data."""
     buffer_fraction: float = 0.5
     """The buffer's share of each batch, rounded to whole transitions."""
     data_dir: Path | None = None
-    """Where OGBench data files lie; by default the cache directory (`fidec doctor` shows it)."""
-    steps: int = 1_000_000
-    """Gradient steps."""
+    """Where OGBench and D4RL data files lie; by default the cache directory (`fidec doctor` shows it)."""
+    memory_limit: float | None = None
+    """GB. Data larger than this stays on disk and is read batch by batch; by default half of the machine's free
+    memory, or of the device's."""
+    steps: int = _OPEN
+    """Gradient steps; by default those of the task's protocol, or 1,000,000."""
     seed: int = 0
     """Every random number is a function of this seed, a named stream and the step."""
     batch_size: int = 256
@@ -45,14 +52,18 @@ class RunConfig:
     """Run directory; by default runs/TASK/ALGO-PRESET/seedNNN."""
     log_interval: int = 1_000
     """Steps between rows of train.jsonl, each a mean over those steps."""
-    eval_interval: int = 100_000
-    """Steps between evaluations; 0 never evaluates. The last step is evaluated too."""
-    eval_episodes: int = 50
-    """Episodes an evaluation."""
+    eval_interval: int = _OPEN
+    """Steps between evaluations; 0 never evaluates. The last step is evaluated too. By default the protocol's."""
+    eval_episodes: int = _OPEN
+    """Episodes an evaluation; by default the protocol's."""
     eval_envs: int = 0
     """Environment processes; 0 takes the number of cores, at most 8."""
     eval_timeout: float = 60.0
     """Seconds after which an environment that does not answer counts as hung."""
+    success_timing: Literal["pre", "post"] = "pre"
+    """OGBench only: success is judged before the action (pre), as in the data, or after it (post: OGBench < 1.2)."""
+    rendering: Literal["exact", "fast"] | None = None
+    """Pixel tasks only: how evaluations draw their pictures; by default as those of the data were drawn."""
     candidates: int = 1
     """Actions drawn for each observation when evaluating; above 1 the critic picks among them."""
     checkpoint_interval: int = 10_000
@@ -63,11 +74,14 @@ class RunConfig:
     """Options of the method."""
 
     def __post_init__(self):
+        check_choices(self)
         positive = ("steps", "batch_size", "frame_stack", "eval_episodes", "candidates", "keep_checkpoints")
         for name in (*positive, "log_interval", "checkpoint_interval"):
             _at_least(1, name, getattr(self, name))
         for name in ("seed", "eval_interval", "eval_envs"):
             _at_least(0, name, getattr(self, name))
+        if self.memory_limit is not None and not self.memory_limit > 0:
+            raise ConfigError(f"memory_limit must be positive, not {self.memory_limit}")
         if self.seed >= 2**32:
             raise ConfigError(f"seed must be below 2^32, not {self.seed}")
         if not self.eval_timeout > 0:
@@ -95,12 +109,14 @@ class RunConfig:
             options = config_from_json(algos.get(values["algo"]).config, values.pop("options", None) or {})
             for name in ("data_dir", "out"):
                 values[name] = None if values.get(name) is None else Path(values[name])
-            return cls(**values, options=options)
+            return with_protocol(cls(**values, options=options))
         except (TypeError, ValueError, AttributeError) as error:  # a value of another type, written by hand
             raise ConfigError(f"not a run's configuration: {error}") from error
 
 
-def _at_least(least: int, name: str, value: int) -> None:
+def _at_least(least: int, name: str, value: int | None) -> None:
+    if value is None and name in _BY_PROTOCOL:
+        return
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise ConfigError(f"{name} must be a whole number, not {value!r}")
     if value < least:
@@ -122,19 +138,39 @@ def resolve_options(algo: str, preset: str, task: str | None, **fields: Any) -> 
 
 def task_options(algo: str, preset: str, task: str | None) -> dict[str, Any]:
     """What the published settings of a task change in a method's options."""
-    row = tasks.settings(task) if task else None
-    return row.options(algo, algos.get(algo).config, preset) if row else {}
+    return {name: setting.value for name, setting in task_settings(algo, preset, task).items()}
+
+
+def task_settings(algo: str, preset: str, task: str | None) -> dict[str, tasks.Setting]:
+    """The published settings of a task that the method has an option for, each with its source."""
+    family = tasks.family_of(task) if task else None
+    published = family.options(algo, preset) if family else {}
+    fields = {field.name for field in dataclasses.fields(algos.get(algo).config)}
+    return {name: setting for name, setting in published.items() if name in fields}
+
+
+def protocol_values(task: str | None, algo: str) -> dict[str, int]:
+    """Steps, evaluation interval and episodes of the task's protocol; without a task those of OGBench's states."""
+    protocol = tasks.protocol_of(task or "", algo if task else "")
+    return {name: getattr(protocol, name) for name in _BY_PROTOCOL}
+
+
+def with_protocol(config: RunConfig) -> RunConfig:
+    """What was left open of steps and evaluations, filled in by the task's protocol."""
+    values = protocol_values(config.task, config.algo)
+    return dataclasses.replace(config, **{n: v for n, v in values.items() if getattr(config, n) is None})
 
 
 def resolve(config: RunConfig) -> RunConfig:
-    """Fill in what was left open: options, data source, output directory, number of environments."""
+    """Fill in what was left open: protocol, options, data source, output directory, number of environments."""
+    config = with_protocol(config)
     options = config.options
     if options is None:
         options = resolve_options(config.algo, config.preset, config.task)
     name = (config.task or (config.data or "arrays").rpartition("/")[2]).replace(":", "-")
     out = config.out or Path("runs") / name / f"{config.algo}-{config.preset}" / f"seed{config.seed:03d}"
     envs = config.eval_envs or min(os.cpu_count() or 1, 8)
-    data = config.data or (f"ogbench:{config.task.removeprefix('ogbench:')}" if config.task else None)
+    data = config.data or (tasks.source_of(config.task) if config.task else None)
     data_dir = config.data_dir.expanduser().absolute() if config.data_dir else None
     return dataclasses.replace(
         config,

@@ -1,0 +1,161 @@
+"""Hyper-parameters of the D4RL tasks: AntMaze v2 and Adroit v1.
+
+Where the FiDec paper's table has a dash, the numbers it prints are those of earlier work; the settings are then
+the ones that work published, as far as this package's methods have the option. They are starting points and not
+reproductions: earlier work also changed rewards (ReBRAC 100 r and Cal-QL 10 r - 5 on AntMaze, CAC 4 (r - 0.5) there
+and standardised on Adroit), discounts (ReBRAC 0.999 on AntMaze), networks and dropout.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fidec.tasks.settings import FQL, FQL_ONLINE, FQL_PAPER, Family, Row, Space, merged, options_from
+
+CORL = "CORL"
+SRPO = "SRPO's released code"
+IDQL = "IDQL's released code"
+CAC = "CAC's released code"
+
+
+def _antmaze(
+    name: str,
+    horizon: int,
+    row: Row,
+    *,
+    rebrac: tuple[float, float],
+    srpo: float,
+    cac: dict[str, Any],
+) -> Family:
+    actor, critic = rebrac
+    return Family(
+        name,
+        "d4rl",
+        "D4RL antmaze",
+        Space((29,), 8, horizon, None),
+        row,
+        budget_released=0.001,
+        reward_shift=-1.0,
+        extra=merged(
+            options_from(
+                CORL,
+                iql={"alpha": 10.0, "expectile": 0.9},
+                rebrac={"actor_penalty": actor, "critic_penalty": critic},
+                calql={"alpha": 5.0, "lagrange_gap": 0.8, "reward_scale": 10.0},
+            ),
+            options_from(IDQL, idql={"expectile": 0.9}),
+            options_from(SRPO, srpo={"beta": srpo, "expectile": 0.9}),
+            options_from(CAC, cac=cac),
+        ),
+    )
+
+
+_SPACES = {
+    "pen": Space((45,), 24, 100, None),
+    "door": Space((39,), 28, 200, None),
+    "hammer": Space((46,), 26, 200, None),
+    "relocate": Space((39,), 30, 200, None),
+}
+
+
+def _adroit(name: str, row: Row, *, rebrac: tuple[float, float], online: bool = False) -> Family:
+    actor, critic = rebrac
+    hand = name.partition("-")[0]
+    value = {"expectile": 0.7}
+    return Family(
+        name,
+        "d4rl",
+        "D4RL adroit",
+        _SPACES[hand],
+        row,
+        q_aggregate="min",
+        budget_released=0.001,
+        extra=merged(
+            options_from(
+                CORL,
+                iql={"alpha": 3.0, "expectile": 0.8},
+                rebrac={"actor_penalty": actor, "critic_penalty": critic},
+                calql={"alpha": 1.0, "reward_scale": 1.0},
+            ),
+            options_from(FQL_PAPER, idql=value, srpo=value, cac={"learning_rate": 3e-5, "max_q_backup": False}),
+            options_from(CAC, cac={"q_norm": True}),
+        ),
+        online=merged(options_from(FQL, fql={"alpha": 1000.0}), options_from(FQL_ONLINE, ifql={"samples": 128}))
+        if online
+        else {},
+    )
+
+
+def _row(cac: float, fawac: float, fbrac: float, ifql: int, fql: float, budget: float, idql=None, srpo=None) -> Row:
+    """IQL and ReBRAC have a dash everywhere in D4RL."""
+    return Row(None, None, idql, srpo, cac, fawac, fbrac, ifql, fql, budget)
+
+
+# In this order: CAC eta, FAWAC alpha, FBRAC alpha, IFQL N, FQL alpha, the budget, IDQL N, SRPO beta.
+_ALL = (
+    _antmaze(
+        "antmaze-umaze-v2",
+        700,
+        _row(0.01, 3.0, 10.0, 32, 10.0, 0.015),
+        rebrac=(0.003, 0.002),
+        srpo=0.02,
+        cac={"max_q_backup": False, "q_norm": True, "grad_clip": 2.0},
+    ),
+    _antmaze(
+        "antmaze-umaze-diverse-v2",
+        700,
+        _row(0.01, 3.0, 10.0, 32, 10.0, 0.015),
+        rebrac=(0.003, 0.001),
+        srpo=0.04,
+        cac={"q_norm": True, "grad_clip": 3.0},
+    ),
+    _antmaze(
+        "antmaze-medium-play-v2",
+        1000,
+        _row(0.01, 3.0, 10.0, 32, 10.0, 0.015),
+        rebrac=(0.001, 0.0005),
+        srpo=0.08,
+        cac={"learning_rate": 1e-3, "grad_clip": 2.0},
+    ),
+    _antmaze(
+        "antmaze-medium-diverse-v2",
+        1000,
+        _row(0.01, 3.0, 10.0, 32, 10.0, 0.015),
+        rebrac=(0.001, 0.0),
+        srpo=0.05,
+        cac={"q_norm": True, "grad_clip": 1.0},
+    ),
+    _antmaze(
+        "antmaze-large-play-v2",
+        1000,
+        _row(4.5, 3.0, 1.0, 32, 3.0, 0.015),
+        rebrac=(0.002, 0.001),
+        srpo=0.06,
+        cac={"q_norm": True, "grad_clip": 10.0},
+    ),
+    _antmaze(
+        "antmaze-large-diverse-v2",
+        1000,
+        _row(3.5, 3.0, 1.0, 32, 3.0, 0.015),
+        rebrac=(0.002, 0.002),
+        srpo=0.05,
+        cac={"q_norm": True, "grad_clip": 2.0},
+    ),
+    _adroit("pen-human-v1", _row(0.003, 0.03, 30000.0, 32, 10000.0, 0.01, 32, 0.03), rebrac=(0.1, 0.5)),
+    _adroit("pen-cloned-v1", _row(0.003, 0.3, 10000.0, 32, 10000.0, 0.01, 32, 0.1), rebrac=(0.05, 0.5), online=True),
+    _adroit("pen-expert-v1", _row(0.03, 0.1, 30000.0, 32, 3000.0, 0.01, 32, 0.1), rebrac=(0.01, 0.01)),
+    _adroit("door-human-v1", _row(0.03, 1.0, 30000.0, 32, 30000.0, 0.001, 32, 0.01), rebrac=(0.1, 0.1)),
+    _adroit(
+        "door-cloned-v1", _row(0.03, 1.0, 10000.0, 128, 30000.0, 0.001, 32, 0.03), rebrac=(0.01, 0.1), online=True
+    ),
+    _adroit("door-expert-v1", _row(0.03, 3.0, 30000.0, 32, 30000.0, 0.001, 32, 0.01), rebrac=(0.05, 0.01)),
+    _adroit("hammer-human-v1", _row(0.03, 3.0, 30000.0, 32, 30000.0, 0.001, 128, 0.1), rebrac=(0.01, 0.5)),
+    _adroit(
+        "hammer-cloned-v1", _row(0.003, 0.03, 10000.0, 32, 10000.0, 0.001, 32, 0.1), rebrac=(0.1, 0.5), online=True
+    ),
+    _adroit("hammer-expert-v1", _row(0.03, 3.0, 30000.0, 32, 30000.0, 0.001, 32, 0.03), rebrac=(0.01, 0.01)),
+    _adroit("relocate-human-v1", _row(0.01, 0.3, 30000.0, 128, 10000.0, 0.001, 32, 0.03), rebrac=(0.1, 0.01)),
+    _adroit("relocate-cloned-v1", _row(0.01, 0.1, 3000.0, 32, 30000.0, 0.001, 64, 0.03), rebrac=(0.1, 0.01)),
+    _adroit("relocate-expert-v1", _row(0.003, 1.0, 30000.0, 32, 30000.0, 0.001, 32, 0.01), rebrac=(0.05, 0.01)),
+)
+FAMILIES = {family.name: family for family in _ALL}
