@@ -11,6 +11,7 @@ import pytest
 
 from fidec.data import dataset_from_arrays, load_dataset
 from fidec.data.columns import ACTION_LIMIT
+from fidec.envs.make import find_task, make
 from fidec.errors import ConfigError, DataError
 
 TASK = "pointmaze-medium-navigate-singletask-task3-v0"
@@ -112,7 +113,7 @@ def test_broken_ogbench_files(tmp_path, changes, message):
         ("cube-single-play-v0", "Did you mean 'cube-single-play-singletask-v0'"),
         ("cube-singel-play-singletask-v0", "Close ones: cube-single-play-singletask"),
         ("cube-single-play-singletask-task9-v0", "no task"),
-        ("lerobot:user/repo", "unknown data source 'lerobot:'.*ogbench.*npz.*hdf5.*minari"),
+        ("lerobot:user/repo", "unknown data source 'lerobot:'.*ogbench.*d4rl.*npz.*hdf5.*minari"),
         ("npz:", "names no data set"),
         ("mine.npz", "write 'npz:mine.npz'"),
         ("minari:../../etc", "not a Minari id"),
@@ -154,6 +155,10 @@ def test_minari_is_read_as_minari_reads_it(tmp_path, monkeypatch):
         np.testing.assert_allclose(user, episode.actions, atol=1e-4)
         np.testing.assert_array_equal(ours.masks[start:stop], 1.0 - episode.terminations)
     assert np.flatnonzero(ours.terminals).tolist() == (ours.episodes[:, 1] - 1).tolist()
+    env = make("minari:pendulum/random-v0")  # the environment that the data set declares
+    assert env.observation_space.shape == ours.observations.shape[1:]
+    assert (env.action_space.low, env.action_space.high) == (ours.action_low, ours.action_high)
+    assert find_task("minari:pendulum/random-v0").horizon == 25
 
 
 def d4rl_columns(rows: int = 40) -> dict[str, np.ndarray]:

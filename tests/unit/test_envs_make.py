@@ -16,6 +16,8 @@ from fidec.envs.make import find_task, known_tasks, make
 from fidec.envs.pool import EnvPool, episode_seed
 from fidec.envs.video import record
 from fidec.errors import ConfigError, EnvError
+from fidec.train.evaluate import environment
+from fidec.types import Spec
 
 POINTMAZE = "pointmaze-medium-navigate-singletask-task1-v0"
 
@@ -94,6 +96,18 @@ def test_a_seed_determines_a_maze_episode_and_leaves_the_global_generator_alone(
 def test_success_timing_reaches_the_environment():
     assert make(POINTMAZE).unwrapped._success_timing == "pre"
     assert make(POINTMAZE, success_timing="post").unwrapped._success_timing == "post"
+    assert environment(POINTMAZE, Spec((2,), 2), success_timing="post")().unwrapped._success_timing == "post"
+    assert make("antmaze-umaze-v2", success_timing="post").observation_space.shape == (29,)  # has its own rule
+    with pytest.raises(ConfigError, match="'pre' or 'post', not 'after'"):
+        make(POINTMAZE, success_timing="after")
+
+
+def test_pixels_in_a_process_that_chose_no_opengl_are_refused_before_they_abort_it(monkeypatch):
+    import mujoco  # noqa: F401
+
+    monkeypatch.setattr("fidec.envs.make.gl_environ", lambda: {"MUJOCO_GL": "egl"})
+    with pytest.raises(EnvError, match=r"visual-cube-single.*MuJoCo was loaded.*MUJOCO_GL=egl"):
+        make("visual-cube-single-play-singletask-task1-v0")
 
 
 def test_the_pool_runs_ogbench_and_agrees_with_a_plain_loop():

@@ -41,6 +41,7 @@ class EvalArgs:
 
 
 def main(argv: list[str]) -> int:
+    from fidec.envs.make import find_task
     from fidec.train.assess import Assessment
 
     args = parse(EvalArgs, argv, "fidec eval")
@@ -52,6 +53,9 @@ def main(argv: list[str]) -> int:
         args.directory, task=args.task, seed=args.seed, envs=args.envs, candidates=args.candidates
     )
     result = assessment.evaluate(args.episodes, base=args.base)
+    note = find_task(assessment.task).note
+    if note:
+        result["note"] = note
     if args.video is not None:
         try:
             assessment.record(args.video, episodes=min(3, args.episodes))
@@ -69,14 +73,19 @@ def main(argv: list[str]) -> int:
 def print_comparison(result: dict[str, Any]) -> None:
     """A short table with intervals."""
     print(f"{result['task']}, step {result['step']}, seed {result['seed']}")
+    if "note" in result:
+        print(result["note"])
     rows = []
     for kind in ("base", "refined"):
         if kind not in result:
             continue
         s = result[kind]
         success = "-" if s["success"] is None else _interval(s, "success")
-        rows.append((kind, success, _interval(s, "return"), f"{s['length'] or 0:.0f}", s["n"], s["n_failed"]))
-    print_table(("policy", "success", "return", "length", "episodes", "failed"), rows)
+        rows.append([kind, success, _interval(s, "return"), f"{s['length'] or 0:.0f}", s["n"], s["n_failed"]])
+        if "note" in result:  # D4RL's score is neither the success nor the return
+            rows[-1].append("-" if s["score"] is None else f"{s['score']:.1f}")
+    columns = ("policy", "success", "return", "length", "episodes", "failed")
+    print_table((*columns, "normalised score") if "note" in result else columns, rows)
     if "gain" in result:
         gain = result["gain"]
         if gain["mean"] is not None:

@@ -109,6 +109,15 @@ def read_array(group: h5py.Group, key: str, where: str) -> np.ndarray:
         raise fail(where, full, f" cannot be read ({text}); the file is damaged.") from error
 
 
+def read_columns(file: Path, keys: tuple[str, ...], *, needed: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """The arrays of a flat file that are there, if all that are `needed` are."""
+    where = str(file)
+    with open_hdf5(file) as handle:
+        refuse_links(handle, where)
+        require_keys(where, set(handle), needed)
+        return {key: read_array(handle, key, where) for key in keys if key in handle}
+
+
 def load_hdf5(path: str | Path, **bounds: Any) -> OfflineDataset:
     """A file in D4RL's layout: observations, actions, rewards, terminals, timeouts, maybe next_observations.
 
@@ -118,10 +127,7 @@ def load_hdf5(path: str | Path, **bounds: Any) -> OfflineDataset:
     """
     file = existing_file(path)
     where = str(file)
-    with open_hdf5(file) as handle:
-        refuse_links(handle, where)
-        require_keys(where, set(handle), ("observations", "actions", "rewards"))
-        columns: dict[str, Any] = {key: read_array(handle, key, where) for key in KEYS if key in handle}
+    columns: dict[str, Any] = {**read_columns(file, KEYS, needed=("observations", "actions", "rewards"))}
     if "terminals" in columns:
         # Rows that are both terminal and timed out are task ends in D4RL.
         rows = columns["observations"].shape[:1]

@@ -38,13 +38,8 @@ def minari_root() -> Path:
     return Path(root) if root else Path.home() / ".minari" / "datasets"
 
 
-def load_minari(dataset_id: str, *, action_low: Any = None, action_high: Any = None) -> OfflineDataset:
-    """A local Minari data set by its id, such as `D4RL/pen/human-v2`. Nothing is downloaded.
-
-    Masks are 1 - terminations; a trajectory ends with its episode. Dict observations are flattened and
-    concatenated in sorted key order, as Gymnasium's FlattenObservation does. Action bounds come from the
-    metadata's action space unless they are given.
-    """
+def minari_folder(dataset_id: str) -> Path:
+    """The local folder of a data set, by its id."""
     if not re.fullmatch(r"[-\w.]+(/[-\w.]+)*", dataset_id) or ".." in dataset_id:
         raise ConfigError(f"{dataset_id!r} is not a Minari id; expected such as 'D4RL/pen/human-v2'.")
     folder = minari_root() / dataset_id / "data"
@@ -53,7 +48,18 @@ def load_minari(dataset_id: str, *, action_low: Any = None, action_high: Any = N
             f"Minari data set {dataset_id!r} not found: {folder} does not exist. Get it with "
             f"`minari download {dataset_id}`, or set MINARI_DATASETS_PATH to where it is."
         )
-    metadata = _read_metadata(folder)
+    return folder
+
+
+def load_minari(dataset_id: str, *, action_low: Any = None, action_high: Any = None) -> OfflineDataset:
+    """A local Minari data set by its id, such as `D4RL/pen/human-v2`. Nothing is downloaded.
+
+    Masks are 1 - terminations; a trajectory ends with its episode. Dict observations are flattened and
+    concatenated in sorted key order, as Gymnasium's FlattenObservation does. Action bounds come from the
+    metadata's action space unless they are given.
+    """
+    folder = minari_folder(dataset_id)
+    metadata = read_metadata(folder)
     file = folder / "main_data.hdf5"
     if metadata.get("data_format", "hdf5") != "hdf5":
         raise DataError(
@@ -76,7 +82,8 @@ def load_minari(dataset_id: str, *, action_low: Any = None, action_high: Any = N
     )
 
 
-def _read_metadata(folder: Path) -> dict[str, Any]:
+def read_metadata(folder: Path) -> dict[str, Any]:
+    """What the data set says of itself: plain JSON, in which nothing is trusted."""
     path = folder / "metadata.json"
     try:
         if path.stat().st_size > _METADATA_LIMIT:

@@ -11,6 +11,7 @@ from fidec.errors import ConfigError
 
 SCHEMES = {
     "ogbench": "an OGBench single-task id, such as ogbench:cube-single-play-singletask-v0",
+    "d4rl": "a D4RL antmaze-*-v2 or Adroit *-v1 id, such as d4rl:door-human-v1",
     "npz": "a NumPy archive, such as npz:runs/mine.npz",
     "hdf5": "a file in D4RL's layout, such as hdf5:hopper_medium-v2.hdf5",
     "minari": "a local Minari data set, such as minari:D4RL/pen/human-v2",
@@ -21,9 +22,9 @@ PLUGIN_GROUP = "fidec.datasets"
 def load_dataset(
     source: str, *, cache_dir: str | Path | None = None, action_low: Any = None, action_high: Any = None
 ) -> OfflineDataset:
-    """Load and check a data set; `source` is `<scheme>:<what>`, and a bare OGBench id means `ogbench:`.
+    """Load and check a data set; `source` is `<scheme>:<what>`, and a bare id means `ogbench:` or `d4rl:`.
 
-    `cache_dir` is where OGBench files are kept. `action_low` and `action_high` are for npz, hdf5 and minari
+    `cache_dir` is where the files of both are kept. `action_low` and `action_high` are for npz, hdf5 and minari
     data whose actions are not in [-1, 1] and which do not say their bounds themselves. Nothing is downloaded.
     An installed package may add a scheme with an entry point in the group `fidec.datasets`: a function from
     the text after the colon to an `OfflineDataset`.
@@ -33,7 +34,9 @@ def load_dataset(
         if Path(source).suffix in (".npz", ".hdf5", ".h5"):
             kind = "npz" if source.endswith(".npz") else "hdf5"
             raise ConfigError(f"{source!r} has no scheme; write '{kind}:{source}'.")
-        scheme, what = "ogbench", source
+        from fidec.data.download.mirrors import D4RL_FILES
+
+        scheme, what = "d4rl" if source in D4RL_FILES else "ogbench", source
     if not what:
         raise ConfigError(f"{source!r} names no data set. {_known()}")
     bounds = {"action_low": action_low, "action_high": action_high}
@@ -55,6 +58,10 @@ def load_dataset(
         from fidec.data.ogbench import load_ogbench
 
         return load_ogbench(what, cache_dir=cache_dir)
+    if scheme == "d4rl":
+        from fidec.data.d4rl import load_d4rl
+
+        return load_d4rl(what, cache_dir=cache_dir)
     return _load_plugin(scheme, what)
 
 

@@ -1,4 +1,4 @@
-"""OGBench single-task environments, named as OGBench names them.
+"""Environments by the ids of their tasks: OGBench's single tasks, D4RL's antmaze and Adroit, Minari data sets.
 
 OGBench is imported inside the functions: evaluation workers import this module before they have chosen an
 OpenGL backend, and MuJoCo reads that choice (`MUJOCO_GL`) once, when it is first imported.
@@ -9,13 +9,14 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium
 import numpy as np
 
-from fidec.errors import ConfigError, EnvError
+from fidec.envs import d4rl
+from fidec.envs.info import TaskInfo
+from fidec.errors import ConfigError, EnvError, FidecError
 from fidec.quiet import global_numpy_seed, quiet
 
 # The task that `...-singletask-v0` stands for. OGBench sets it while it makes an environment, not in its
@@ -24,29 +25,6 @@ _DEFAULT_TASKS = {"antsoccer": 4, "cube": 2, "scene": 2, "puzzle-3x3": 4, "puzzl
 
 # Registered by OGBench 1.2.2, but without data, and MuJoCo refuses its scene.
 _BROKEN = "humanoidmaze-teleport"
-
-
-@dataclass(frozen=True)
-class TaskInfo:
-    """One OGBench single-task environment with one kind of data."""
-
-    id: str  # cube-single-play-singletask-task2-v0
-    family: str  # cube-single
-    data: str  # play
-    task: int  # 2
-    is_default: bool  # whether cube-single-play-singletask-v0 means this task
-    horizon: int  # steps until an episode is cut off
-    visual: bool  # 64 x 64 pixels instead of the state
-
-    @property
-    def env_id(self) -> str:
-        """The id in gymnasium's registry, which does not mention the data."""
-        return f"{self.family}-singletask-task{self.task}-v0"
-
-    @property
-    def dataset(self) -> str:
-        """The OGBench data file that all tasks of this family share."""
-        return f"{self.family}-{self.data}-v0"
 
 
 def known_tasks() -> list[TaskInfo]:
@@ -78,46 +56,85 @@ def known_tasks() -> list[TaskInfo]:
 
 
 def find_task(task: str) -> TaskInfo:
-    """Look up an id, with or without `ogbench:` in front; `-singletask-v0` means the default task."""
-    name = task.removeprefix("ogbench:")
-    known = known_tasks()
-    by_id = {info.id: info for info in known}
-    by_id |= {f"{i.family}-{i.data}-singletask-v0": i for i in known if i.is_default}
+    """Look up an id, with or without `ogbench:` or `d4rl:` in front; OGBench's `-singletask-v0` means the default.
+
+    `minari:ID` is the environment that the local data set of this id declares, if it is one that we know.
+    """
+    suite, _, name = task.rpartition(":")
+    if suite == "minari":
+        from fidec.envs import minari
+
+        return minari.task_info(task)
+    by_id: dict[str, TaskInfo] = {}
+    if suite in ("", "d4rl"):
+        by_id |= d4rl.tasks()
+    if suite in ("", "ogbench") and name not in by_id:
+        known = known_tasks()
+        by_id |= {info.id: info for info in known}
+        by_id |= {f"{i.family}-{i.data}-singletask-v0": i for i in known if i.is_default}
     if name in by_id:
         return by_id[name]
     near = difflib.get_close_matches(name, by_id, n=3, cutoff=0.6)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     raise ConfigError(
-        f"unknown task {task!r}: expected an OGBench single-task id such as "
-        f"cube-single-play-singletask-task2-v0.{hint} `fidec tasks` lists them all."
+        f"unknown task {task!r}: expected an OGBench single-task id such as cube-single-play-singletask-task2-v0, "
+        f"a D4RL id such as antmaze-medium-play-v2 or door-human-v1, or minari:ID.{hint} `fidec tasks` lists all."
     )
 
 
 def make(
-    task: str, *, render_mode: str | None = None, success_timing: Literal["pre", "post"] = "pre"
+    task: str, *, render_mode: str | None = None, success_timing: str = "pre", rendering: str = "exact"
 ) -> gymnasium.Env:
-    """Make the environment of an OGBench single-task id.
+    """Make the environment of a task (see `find_task`). `reset(seed=...)` determines the whole start.
 
-    `success_timing="pre"` judges the state before the action, as the data sets are labelled; "post" is what
-    OGBench did before 1.2. `reset(seed=...)` determines the whole start (see `_SeededReset`). Rendering and
-    pixel tasks need OpenGL: without a display, MUJOCO_GL then defaults to egl.
+    On OGBench, `success_timing="pre"` judges the state before the action, as the data sets are labelled; "post" is
+    what OGBench did before 1.2. D4RL and Minari have their own rule, which this does not change. Pixel
+    tasks are drawn as OGBench draws them (`rendering="exact"`) or six times as fast ("fast", other pixels: see
+    `fidec.envs.fast_render`). Pictures need OpenGL: without a display, MUJOCO_GL then defaults to egl.
     """
-    if render_mode is not None or task.removeprefix("ogbench:").startswith("visual-"):
+    if success_timing not in ("pre", "post"):
+        raise ConfigError(f"success_timing must be 'pre' or 'post', not {success_timing!r}")
+    if rendering not in ("exact", "fast"):
+        raise ConfigError(f"rendering must be 'exact' or 'fast', not {rendering!r}")
+    pixels = task.removeprefix("ogbench:").startswith("visual-")
+    if pixels and gl_environ() and "mujoco" in sys.modules:  # it would abort the whole process at the first picture
+        raise EnvError(
+            f"cannot make environment {task}: pictures need OpenGL, and MuJoCo was loaded in this process without a "
+            "display and without MUJOCO_GL. Set MUJOCO_GL=egl before, or make it in a process of its own (EnvPool)"
+        )
+    if render_mode is not None or pixels:
         os.environ.update(gl_environ())
     info = find_task(task)
-    ogbench = _import_ogbench()
     try:
         with quiet():
-            env = ogbench.make_env_and_datasets(
+            if info.suite == "d4rl":
+                return d4rl.make(info, render_mode)
+            if info.suite == "minari":
+                from fidec.envs import minari
+
+                return minari.make(info, render_mode)
+            env = _import_ogbench().make_env_and_datasets(
                 info.id,
                 env_only=True,
                 render_mode=render_mode,
                 success_timing=success_timing,
                 disable_env_checker=True,
             )
+            if info.visual and rendering == "fast":
+                from fidec.envs.fast_render import install
+
+                install(env)
             return _SeededReset(env)
+    except FidecError:
+        raise
     except Exception as error:
-        raise EnvError(f"cannot make environment {info.id}: {type(error).__name__}: {error}") from error
+        why = f"cannot make environment {info.id}: {type(error).__name__}: {error}"
+        if info.visual or render_mode is not None:
+            why += (
+                ". Pictures need OpenGL (MUJOCO_GL=egl without a display): on Debian or Ubuntu install libegl1 and "
+                "libgl1-mesa-dri, or set MUJOCO_GL=osmesa"
+            )
+        raise EnvError(why) from error
 
 
 class _SeededReset(gymnasium.Wrapper):

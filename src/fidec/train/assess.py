@@ -28,6 +28,8 @@ class Assessment:
     envs: int
     candidates: int
     timeout: float
+    success_timing: str = "pre"
+    rendering: str = "exact"
 
     @classmethod
     def of(
@@ -57,6 +59,8 @@ class Assessment:
             envs=envs or resolve(config).eval_envs,
             candidates=candidates or config.candidates,
             timeout=config.eval_timeout,
+            success_timing=config.success_timing,
+            rendering=config.rendering or "exact",
         )
 
     @property
@@ -80,6 +84,8 @@ class Assessment:
             episodes=episodes,
             seed=self.seed,
             timeout=self.timeout,
+            success_timing=self.success_timing,
+            rendering=self.rendering,
         ) as evaluator:
             for kind in ("base", "refined") if base else ("refined",):
                 # The base policy is a single draw: picking among several by value would not be the behaviour.
@@ -101,5 +107,7 @@ class Assessment:
 
         key = rng.at(rng.stream(self.seed, "evaluate"), self.step)
         actor = lane_actor(self.policy.algorithm, self.policy.state, key, candidates=self.candidates)
-        make_env = environment(self.task, self.policy.spec)
+        make_env = environment(
+            self.task, self.policy.spec, success_timing=self.success_timing, rendering=self.rendering
+        )
         record(make_env, actor, Path(path), seed=self.seed, episodes=range(episodes))

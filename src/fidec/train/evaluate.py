@@ -14,23 +14,42 @@ from fidec.envs.evaluate import summarise
 from fidec.envs.frames import stacked
 from fidec.envs.make import make
 from fidec.envs.pool import EnvPool, Episode
+from fidec.envs.scores import normalise
 from fidec.errors import EnvError
 from fidec.train.policy import lane_actor
 from fidec.types import Spec
 
 
-def environment(task: str, spec: Spec) -> Callable[[], gymnasium.Env]:
-    """How to make the environment of a task, in any process, for a policy of this specification."""
-    single = partial(make, task)
+def environment(task: str, spec: Spec, **options: str) -> Callable[[], gymnasium.Env]:
+    """How to make the environment of a task, in any process, for a policy of this specification.
+
+    The `options` are those of `fidec.envs.make.make`: `success_timing` and `rendering`.
+    """
+    single = partial(make, task, **options)
     return single if spec.frame_stack == 1 else partial(stacked, single, spec.frame_stack)
 
 
 class Evaluator:
-    """Environments of one task that wait for policies, from `start` or the first evaluation on."""
+    """Environments of one task that wait for policies, from `start` or the first evaluation on.
 
-    def __init__(self, task: str, spec: Spec, *, envs: int, episodes: int, seed: int, timeout: float = 60.0):
+    `success_timing` is which state OGBench judges, `rendering` how its pictures are drawn (`fidec.envs.make.make`).
+    """
+
+    def __init__(
+        self,
+        task: str,
+        spec: Spec,
+        *,
+        envs: int,
+        episodes: int,
+        seed: int,
+        timeout: float = 60.0,
+        success_timing: str = "pre",
+        rendering: str = "exact",
+    ):
         self.task, self.spec, self.episodes, self.seed = task, spec, episodes, seed
         self._envs, self._timeout = min(envs, episodes), timeout
+        self._options = {"success_timing": success_timing, "rendering": rendering}
         self._pool: EnvPool | None = None
 
     def __enter__(self) -> Evaluator:
@@ -44,7 +63,8 @@ class Evaluator:
     def start(self) -> EnvPool:
         """Start the environments, if they are not there yet, and check that they fit the data."""
         if self._pool is None:
-            self._pool = EnvPool(environment(self.task, self.spec), self._envs, step_timeout=self._timeout)
+            make_env = environment(self.task, self.spec, **self._options)
+            self._pool = EnvPool(make_env, self._envs, step_timeout=self._timeout)
             _check_fit(self.task, self._pool, self.spec)
         return self._pool
 
@@ -73,11 +93,20 @@ class Evaluator:
 
         episodes = pool.run(act, self.episodes, self.seed)
         summary = summarise(episodes)
-        # The number that OGBench's tables print: success in percent. An environment without a notion of success
-        # is scored by its return.
-        success = summary["success"]
-        summary["score"] = 100.0 * success if success is not None else summary["return"]
+        summary["score"] = score(self.task, summary)
         return summary, episodes
+
+
+def score(task: str, summary: dict[str, Any]) -> float | None:
+    """The number that a table prints: D4RL's normalised return where there is one, else success in percent.
+
+    An environment without a notion of success is scored by its return.
+    """
+    success, mean = summary["success"], summary["return"]
+    normalised = None if mean is None else normalise(task, mean)
+    if normalised is not None:
+        return normalised
+    return mean if success is None else 100.0 * success
 
 
 def _check_fit(task: str, pool: EnvPool, spec: Spec) -> None:

@@ -10,7 +10,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("fidec", "jax", "jaxlib", "flax", "optax", "numpy", "mujoco", "ogbench", "gymnasium")
+PACKAGES = (
+    "fidec",
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "numpy",
+    "mujoco",
+    "ogbench",
+    "gymnasium",
+    "gymnasium-robotics",
+)
 
 
 def environment(dataset: dict[str, Any] | None = None) -> dict[str, Any]:

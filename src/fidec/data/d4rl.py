@@ -1,0 +1,114 @@
+"""D4RL's data files of the benchmark: `d4rl:ID` -> transitions, as D4RL and then FQL make them.
+
+D4RL's `qlearning_dataset` takes every row but the last, leaves out the rows at timeouts, and calls the next row's
+observation the next state. FQL, whose protocol the paper follows, then subtracts 1 from the rewards of antmaze, and
+ends a trajectory where the next transition does not go on from this one's next state (on Adroit also at task ends).
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+
+import numpy as np
+
+from fidec import tasks
+from fidec.data.arrays import build_dataset
+from fidec.data.cache import data_dir, verify
+from fidec.data.columns import action_array, fail, flag_vector, numbers, observation_array, row_vector
+from fidec.data.dataset import OfflineDataset
+from fidec.data.download.mirrors import D4RL_FILES
+from fidec.data.hdf5 import read_columns
+from fidec.errors import ConfigError, DataError
+
+_KEYS = ("observations", "actions", "rewards", "terminals", "timeouts")
+# Two states that are further apart are not the same one.
+_SAME = 1e-6
+
+
+def load_d4rl(task_id: str, *, cache_dir: str | Path | None = None) -> OfflineDataset:
+    """The data of `antmaze-*-v2` or of an Adroit `*-v1`, from the cache; nothing is downloaded."""
+    file = find_file(task_id, cache_dir)
+    where = str(file)
+    record = verify(file)
+    raw = read_columns(file, _KEYS, needed=_KEYS)
+    observations = observation_array(where, "observations", raw["observations"])
+    rows = len(observations)
+    # D4RL's environments clip what they are given, so an action beyond the bounds is the one on them.
+    actions = action_array(where, np.clip(numbers(where, "actions", raw["actions"]), -1, 1), rows, None)
+    _check_widths(where, task_id, observations, actions)
+    rewards = row_vector(where, "rewards", raw["rewards"], rows)
+    done, cut = (flag_vector(where, key, raw[key], rows) for key in ("terminals", "timeouts"))
+    kept = np.flatnonzero(~cut[:-1])
+    if len(kept) == 0:
+        raise fail(where, "timeouts", " leaves no transition: every row is cut off.")
+    next_observations = observations[kept + 1]
+    observations, done = observations[kept], done[kept]
+    gap = np.linalg.norm(observations[1:] - next_observations[:-1], axis=1) > _SAME
+    ends = np.append(gap, True)
+    shift = -1.0 if task_id.startswith("antmaze-") else 0.0
+    if not task_id.startswith("antmaze-"):
+        ends |= done
+    origin = record.get("origin")
+    return build_dataset(
+        {
+            "observations": observations,
+            "actions": actions[kept],
+            "rewards": rewards[kept] + np.float32(shift),
+            "masks": ~done,
+            "terminals": ends,
+            "next_observations": next_observations,
+        },
+        where=where,
+        name=task_id,
+        source=f"d4rl:{task_id}",
+        info={
+            "file": where,
+            "rows": rows,
+            "reward_shift": shift,
+            "origin": origin or "unknown",
+            "regenerated": None if origin in (None, "unknown") else origin != "downloaded",
+            "file_sha256": record.get("sha256"),
+        },
+    )
+
+
+def find_file(task_id: str, cache_dir: str | Path | None = None) -> Path:
+    """`ID.hdf5`, or the file under D4RL's own name for it, in our directory or in D4RL's.
+
+    With an explicit `cache_dir` only there, so that no other file is taken by surprise.
+    """
+    if task_id not in D4RL_FILES:
+        near = difflib.get_close_matches(task_id, D4RL_FILES, n=3)
+        raise ConfigError(
+            f"no D4RL data set {task_id!r} in the benchmark. {'Close ones' if near else 'Known'}: "
+            f"{', '.join(near or D4RL_FILES)}. Any other file of D4RL's can be read as hdf5:PATH."
+        )
+    folders = [data_dir(cache_dir)]
+    if cache_dir is None:
+        folders.append(Path(os.environ.get("D4RL_DATASET_DIR") or Path.home() / ".d4rl" / "datasets"))
+    names = dict.fromkeys((f"{task_id}.hdf5", Path(D4RL_FILES[task_id]).name))
+    for folder in folders:
+        for name in names:
+            if (folder / name).is_file():
+                return folder / name
+    raise DataError(
+        f"{' or '.join(names)} not found in {' or '.join(map(str, folders))}. Download D4RL's official file with "
+        f"`fidec data get {task_id}`, or use data of your own in the same layout with --data hdf5:PATH (its rewards "
+        "are taken as they are). Another directory: set FIDEC_DATA_DIR."
+    )
+
+
+def _check_widths(where: str, task_id: str, observations: np.ndarray, actions: np.ndarray) -> None:
+    """Refuse a file that belongs to another task."""
+    task = tasks.find(task_id)
+    assert task is not None
+    expected = {"observations": tuple(task.observation_shape), "actions": (task.action_dim,)}
+    for key, array in (("observations", observations), ("actions", actions)):
+        if array.shape[1:] != expected[key]:
+            raise fail(
+                where,
+                key,
+                f" has rows of shape {array.shape[1:]}; {task_id} has {expected[key]}: another task's data?",
+            )
