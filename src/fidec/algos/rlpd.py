@@ -11,6 +11,7 @@ the Adroit tasks, its code the minimum unless told; the default here is the mean
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ import optax
 from fidec import nn
 from fidec.algos import backbone
 from fidec.algos.base import Algorithm, Method, State
+from fidec.errors import ConfigError
 from fidec.ops import policies, values
 from fidec.types import Batch, Metrics, PRNGKey, Spec
 
@@ -38,10 +40,14 @@ class RLPDConfig(backbone.ValueConfig):
     """The target entropy is minus this, times the number of action dimensions."""
     backup_entropy: bool = False
     """Add the entropy of the next action to the TD target, as SAC does."""
+    initial_temperature: float = 1.0
+    """The temperature alpha before the first step. A small one helps where rewards are small."""
 
     def __post_init__(self):
         super().__post_init__()
         backbone.at_least_one(self, "critics")
+        if not 0 < self.initial_temperature < math.inf:
+            raise ConfigError(f"initial_temperature must be positive and finite, not {self.initial_temperature}")
 
 
 def soft_losses(
@@ -85,7 +91,9 @@ def make(config: RLPDConfig, spec: Spec) -> Algorithm:
 
     def init(key: PRNGKey) -> State:
         params = backbone.init_modules(key, {"critic": (critic, "sa"), "actor": (actor, "s")}, spec)
-        return backbone.start(params | {"temperature": jnp.zeros(())}, adam, targets=("critic",))
+        return backbone.start(
+            params | {"temperature": jnp.log(jnp.float32(config.initial_temperature))}, adam, targets=("critic",)
+        )
 
     def update(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
         next_key, actor_key = jax.random.split(key)

@@ -6,7 +6,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -15,7 +15,7 @@ from fidec.cli.output import parse, print_json, print_table
 
 COMMANDS = {
     "make": "make an OGBench data set with OGBench's scripted oracles",
-    "get": "download an official OGBench data set",
+    "get": "download an official OGBench or D4RL data set",
     "list": "list the data files of the cache, and what can be made",
     "show": "describe a data set in numbers",
     "check": "check a data set and explain what was found",
@@ -28,6 +28,10 @@ class MakeArgs:
 
     The result depends on the seed alone, not on --workers. An interrupted run goes on where it stopped when the
     same command is given again; what is there already is not made twice.
+
+    Ants and humanoids are led through their mazes by experts. An expert is trained first and kept for later data;
+    what that costs on this machine is measured and said before it starts (an ant: less than an hour on one core;
+    antball and humanoid: days, so they want --train-expert).
     """
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
@@ -40,6 +44,12 @@ class MakeArgs:
     """Seed of the data."""
     data_dir: Path | None = None
     """Where to write; by default the cache directory."""
+    expert: Annotated[tuple[Path, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="PATH")] = ()
+    """Directory of a trained expert, instead of the one in the cache; give it twice for two experts."""
+    train_expert: bool = False
+    """Train a missing expert even if it takes days."""
+    rendering: Literal["exact", "fast"] | None = None
+    """Visual data only: exact (the default) draws as OGBench does; fast takes a sixth of the time on a CPU."""
     overwrite: bool = False
     """Replace a file made with other settings."""
     json: bool = False
@@ -48,12 +58,21 @@ class MakeArgs:
 
 @dataclass(frozen=True)
 class GetArgs:
-    """Download an official OGBench data set into the cache directory. Its SHA-256 is recorded and then kept to."""
+    """Download the official files of an OGBench or D4RL data set into the cache directory.
 
-    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
-    """Data set or task."""
+    Several hosts are tried. An interrupted download goes on where it stopped when the same command is given again.
+    A file gets its name once it is whole and checked; its SHA-256 is recorded and then kept to. The variables
+    HTTPS_PROXY, HTTP_PROXY and NO_PROXY are honoured.
+    """
+
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ID")]
+    """Data set (cube-single-play-v0) or task (cube-single-play-singletask-task2-v0, antmaze-large-play-v2)."""
     data_dir: Path | None = None
     """Where to write; by default the cache directory."""
+    url: str | None = None
+    """Fetch from here instead: a directory that holds the files, or the file itself."""
+    no_val: bool = False
+    """Leave out OGBench's validation file. OGBench's own loader requires it; D4RL has none."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +129,9 @@ def _make(argv: list[str]) -> int:
         seed=args.seed,
         workers=args.workers or os.cpu_count() or 1,
         overwrite=args.overwrite,
+        experts=args.expert,
+        train_expert=args.train_expert,
+        rendering=args.rendering,
     )
     if args.json:
         print_json(
@@ -134,7 +156,8 @@ def _get(argv: list[str]) -> int:
     from fidec.data.download import download
 
     args = parse(GetArgs, argv, "fidec data get")
-    print(download(args.name, args.data_dir))
+    for path in download(args.name, args.data_dir, url=args.url, val=not args.no_val):
+        print(path)
     return 0
 
 

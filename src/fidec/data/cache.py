@@ -108,22 +108,19 @@ class CachedFile:
 
 
 def list_cache(cache_dir: str | Path | None = None) -> list[CachedFile]:
-    """The `.npz` files of the search directories, by name. Headers only: quick, and nothing is hashed."""
+    """The data files of the search directories, by name. Headers only: quick, and nothing is hashed."""
     return [
         _describe(path)
         for folder in search_dirs(cache_dir)
         if folder.is_dir()
-        for path in sorted(folder.glob("*.npz"))
+        for path in sorted([*folder.glob("*.npz"), *folder.glob("*.hdf5")])
     ]
 
 
 def _describe(path: Path) -> CachedFile:
-    from fidec.data.npz import npz_headers
-
     rows, facts, problem = None, {}, None
     try:
-        shape, _ = npz_headers(path).get("observations", ((), None))
-        rows = shape[0] if shape else None
+        rows = _rows(path)
         facts = read_sidecar(path)
     except DataError as error:
         problem = str(error)
@@ -136,3 +133,15 @@ def _describe(path: Path) -> CachedFile:
         sha256=facts.get("sha256"),
         problem=problem,
     )
+
+
+def _rows(path: Path) -> int | None:
+    from fidec.data.hdf5 import open_hdf5
+    from fidec.data.npz import npz_headers
+
+    if path.suffix == ".npz":
+        shape, _ = npz_headers(path).get("observations", ((), None))
+        return shape[0] if shape else None
+    with open_hdf5(path) as handle:
+        shape = getattr(handle.get("observations"), "shape", None)
+    return int(shape[0]) if shape else None

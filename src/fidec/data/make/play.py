@@ -22,14 +22,22 @@ class PlayWorld:
 
     def __init__(self, recipe: Recipe, *, fast: bool = True):
         self.recipe = recipe
-        self.env = open_env(recipe.env_id, mode="data_collection")
-        self._oracles = _oracles(self.env, recipe)
+        self.family = recipe.env_id.removeprefix("visual-")
+        self.env = self._open()
+        self._oracles = _oracles(self.env, recipe, self.family)
         self._step = _plain_step(self.env)
         if fast:
             self._step = fast_step(self.env)
             for oracle in self._oracles.values():
                 fast_oracle(oracle)
         self._snapshot = Snapshot(self.env)
+
+    def _open(self) -> Any:
+        return open_env(self.recipe.env_id, mode="data_collection")
+
+    def _observe(self, state: np.ndarray) -> np.ndarray:
+        """What is stored of the state that the environment is in now."""
+        return state
 
     def episode(self, seed: int, split: str, index: int) -> dict[str, np.ndarray]:
         """Row `t` holds the state before action `t`; the last row is terminal.
@@ -38,7 +46,7 @@ class PlayWorld:
         """
         for attempt in range(_MAX_ATTEMPTS):
             arrays = self._try(seed, split, index, attempt)
-            if not self.recipe.env_id.startswith("scene") or _cube_stays_visible(arrays["qpos"]):
+            if not self.family.startswith("scene") or _cube_stays_visible(arrays["qpos"]):
                 return arrays
         raise EnvError(
             f"{self.recipe.name}, {split} episode {index}: the cube left the visible area in {_MAX_ATTEMPTS} "
@@ -49,7 +57,8 @@ class PlayWorld:
         env, recipe = self.env, self.recipe
         self._snapshot.restore()
         ob, info = env.reset(seed=seed_generators(seed, split, index, attempt))
-        p_stack = _stacking_probability(recipe.env_id)
+        seen = self._observe(ob)
+        p_stack = _stacking_probability(self.family)
         oracle = self._oracles[info["privileged/target_task"]]
         oracle.reset(ob, info)
 
@@ -57,12 +66,13 @@ class PlayWorld:
         for _ in range(recipe.episode_rows):
             action = np.clip(oracle.select_action(ob, info), -1, 1)
             next_ob, info = self._step(action)
+            following = self._observe(next_ob)
             if oracle.done:
                 target_ob, target_info = env.set_new_target(p_stack=p_stack)
                 oracle = self._oracles[target_info["privileged/target_task"]]
                 oracle.reset(target_ob, target_info)
             rows.append(
-                observations=ob,
+                observations=seen,
                 actions=action,
                 terminals=False,
                 qpos=info["prev_qpos"],
@@ -70,7 +80,7 @@ class PlayWorld:
             )
             if recipe.has_buttons:
                 rows.append(button_states=info["prev_button_states"])
-            ob = next_ob
+            ob, seen = next_ob, following
         return rows.arrays()
 
 
@@ -82,10 +92,10 @@ def _plain_step(env: Any) -> Any:
     return step
 
 
-def _stacking_probability(env_id: str) -> float:
-    if env_id.startswith("cube-single"):
+def _stacking_probability(family: str) -> float:
+    if family.startswith("cube-single"):
         return 0.0
-    if env_id.startswith("cube-double"):
+    if family.startswith("cube-double"):
         return np.random.uniform(0.0, 0.25)
     return 0.5
 
@@ -97,16 +107,16 @@ def _cube_stays_visible(qpos: np.ndarray) -> bool:
     return not ((y >= 0.29) | lost_left).any()
 
 
-def _oracles(env: Any, recipe: Recipe) -> dict[str, Any]:
+def _oracles(env: Any, recipe: Recipe, family: str) -> dict[str, Any]:
     from ogbench.manipspace.oracles.plan.button_plan import ButtonPlanOracle
     from ogbench.manipspace.oracles.plan.cube_plan import CubePlanOracle
     from ogbench.manipspace.oracles.plan.drawer_plan import DrawerPlanOracle
     from ogbench.manipspace.oracles.plan.window_plan import WindowPlanOracle
 
     kwargs: dict[str, Any] = {"env": env, "noise": recipe.noise, "noise_smoothing": recipe.noise_smoothing}
-    if recipe.env_id.startswith("cube"):
+    if family.startswith("cube"):
         return {"cube": CubePlanOracle(**kwargs)}
-    if recipe.env_id.startswith("puzzle"):
+    if family.startswith("puzzle"):
         return {"button": ButtonPlanOracle(gripper_always_closed=True, **kwargs)}
     return {
         "cube": CubePlanOracle(**kwargs),

@@ -14,24 +14,26 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import fidec
+from fidec.data.make.expert.store import Expert
 from fidec.data.make.recipes import Recipe
+from fidec.envs.make import gl_environ
 from fidec.errors import EnvError
 
 Job = tuple[str, int]  # split and episode index
 
 
-def _environment() -> dict[str, str]:
+def _environment(pictures: bool) -> dict[str, str]:
     environment = dict(os.environ)
-    # One thread a worker: its matrices are 6 x 6. No display and no OpenGL: nothing is rendered.
+    # One thread a worker: its matrices are 6 x 6. No display, and no OpenGL unless pictures are the data.
     environment |= {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
-    environment["MUJOCO_GL"] = "disable"
+    environment |= gl_environ() if pictures else {"MUJOCO_GL": "disable"}
     paths = [str(Path(fidec.__file__).parents[1]), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     return environment
@@ -50,7 +52,7 @@ class _Worker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=_environment(),
+                env=_environment(pictures=setup["recipe"]["rendering"] is not None),
                 text=True,
                 process_group=0 if os.name == "posix" else None,  # Ctrl-C reaches us alone; we end the workers.
             )
@@ -80,7 +82,13 @@ class _Worker:
 
 
 def run_jobs(
-    recipe: Recipe, seed: int, jobs: list[Job], directory: Path, workers: int, wake: float = 0.5
+    recipe: Recipe,
+    seed: int,
+    jobs: list[Job],
+    directory: Path,
+    workers: int,
+    experts: Mapping[str, Expert] | None = None,
+    wake: float = 0.5,
 ) -> Generator[Job | None]:
     """Make every job's shard; yields each job when it is done, and None after `wake` seconds without one.
 
@@ -88,6 +96,10 @@ def run_jobs(
     """
     waiting, answers = deque(jobs), queue.SimpleQueue()
     setup = {"recipe": asdict(recipe), "seed": seed, "directory": str(directory)}
+    setup["experts"] = {
+        name: {"directory": str(expert.directory), "sha256": expert.sha256}
+        for name, expert in (experts or {}).items()
+    }
     crew: list[_Worker] = []
     try:
         for number in range(min(workers, len(jobs))):

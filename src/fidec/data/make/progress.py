@@ -1,4 +1,4 @@
-"""How far the making of a data set is: a bar on a terminal, else a plain line now and then; on stderr."""
+"""How far the making of a data set or of an expert is: a bar on a terminal, else a line now and then; on stderr."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from types import TracebackType
 class RowProgress:
     """Rows made, rows per second and time left. Rows of an earlier run count as done, not as speed."""
 
-    def __init__(self, name: str, total: int, done: int, *, enabled: bool, every: float = 10.0):
+    def __init__(self, name: str, total: int, done: int, *, enabled: bool, every: float = 10.0, unit: str = "rows"):
         self._name, self._total, self._done, self._first = name, total, done, done
+        self._unit, self._note = unit, ""
         self._enabled, self._every = enabled, every
         self._start = self._last = time.monotonic()
         self._bar = self._open_bar() if enabled and sys.stderr.isatty() else None
@@ -27,15 +28,17 @@ class RowProgress:
 
     def _status(self) -> str:
         made, seconds = self._done - self._first, time.monotonic() - self._start
-        text = f"{self._done:,} of {self._total:,} rows"
+        text = f"{self._done:,} of {self._total:,} {self._unit}"
         if not made:
             return text
         left = (self._total - self._done) * seconds / made
-        return f"{text}, {made / seconds:,.0f} rows/s, {int(left) // 60}:{int(left) % 60:02d} left"
+        speed = f"{made / seconds:,.0f} {self._unit}/s, {int(left) // 60}:{int(left) % 60:02d} left"
+        return ", ".join(part for part in (text, speed, self._note) if part)
 
-    def advance(self, rows: int) -> None:
-        """Count rows; zero just refreshes the clock."""
+    def advance(self, rows: int, note: str = "") -> None:
+        """Count rows; zero just refreshes the clock. The note stays until there is another."""
         self._done += rows
+        self._note = note or self._note
         if self._bar is not None:
             self._bar.update(self._task, completed=self._done, status=self._status())
         elif self._enabled and time.monotonic() - self._last >= self._every:

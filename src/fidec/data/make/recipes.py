@@ -1,13 +1,15 @@
 """Which data sets can be made here, and with which of OGBench's settings.
 
 The settings are those that OGBench's authors gave to their own generation scripts for the official files:
-`play` data follows a plan with smoothed noise, `navigate` data walks to one random goal after the other.
+`play` data follows a plan with smoothed noise, `navigate` data walks to one random goal after the other (or pushes
+a ball there). A point walks by itself; ants and humanoids are led by experts that are trained first.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from typing import Any
 
@@ -23,19 +25,22 @@ class Recipe:
 
     name: str
     env_id: str
-    kind: str  # "play" (manipulation) or "navigate" (pointmaze)
+    kind: str  # "play", "visual-play" (the same in pictures), "navigate" (mazes) or "soccer" (mazes with a ball)
     episode_rows: int
     noise: float
     noise_smoothing: float = 0.0
+    rendering: str | None = None  # of pictures: "exact" (as OGBench draws) or "fast" (fidec.envs.fast_render)
+    experts: tuple[str, ...] = ()  # who walks; each is one of `expert.recipes.EXPERTS`
 
     @property
     def has_buttons(self) -> bool:
-        return self.env_id.startswith(("scene", "puzzle"))
+        return self.env_id.removeprefix("visual-").startswith(("scene", "puzzle"))
 
     @property
     def dtypes(self) -> dict[str, str]:
         """Names and types of the stored arrays, in OGBench's order."""
-        arrays = {"observations": "float32", "actions": "float32", "terminals": "bool"}
+        observations = "uint8" if self.rendering else "float32"
+        arrays = {"observations": observations, "actions": "float32", "terminals": "bool"}
         arrays |= {"qpos": "float32", "qvel": "float32"}
         return arrays | ({"button_states": "int64"} if self.has_buttons else {})
 
@@ -44,8 +49,20 @@ def _play(env: str) -> Recipe:
     return Recipe(f"{env}-play-v0", f"{env}-v0", "play", 1001, noise=0.1, noise_smoothing=0.5)
 
 
+def _visual_play(env: str) -> Recipe:
+    return replace(_play(f"visual-{env}"), kind="visual-play", rendering="exact")
+
+
 def _navigate(maze: str, episode_rows: int) -> Recipe:
-    return Recipe(f"pointmaze-{maze}-navigate-v0", f"pointmaze-{maze}-v0", "navigate", episode_rows, noise=0.5)
+    """A maze by the name of its environment, such as `antmaze-large`."""
+    walker = maze.split("maze")[0]
+    noise, experts = (0.5, ()) if walker == "point" else (0.2, (walker,))
+    return Recipe(f"{maze}-navigate-v0", f"{maze}-v0", "navigate", episode_rows, noise, experts=experts)
+
+
+def _soccer(field: str) -> Recipe:
+    name = f"antsoccer-{field}"
+    return Recipe(f"{name}-navigate-v0", f"{name}-v0", "soccer", 1001, noise=0.2, experts=("ant", "antball"))
 
 
 RECIPES: dict[str, Recipe] = {
@@ -56,9 +73,22 @@ RECIPES: dict[str, Recipe] = {
         _play("scene"),
         _play("puzzle-3x3"),
         _play("puzzle-4x4"),
-        _navigate("medium", 1001),
-        _navigate("large", 1001),
-        _navigate("giant", 2001),
+        _visual_play("cube-single"),
+        _visual_play("cube-double"),
+        _visual_play("scene"),
+        _visual_play("puzzle-3x3"),
+        _visual_play("puzzle-4x4"),
+        _navigate("pointmaze-medium", 1001),
+        _navigate("pointmaze-large", 1001),
+        _navigate("pointmaze-giant", 2001),
+        _navigate("antmaze-medium", 1001),
+        _navigate("antmaze-large", 1001),
+        _navigate("antmaze-giant", 2001),
+        _navigate("humanoidmaze-medium", 2001),
+        _navigate("humanoidmaze-large", 2001),
+        _navigate("humanoidmaze-giant", 4001),
+        _soccer("arena"),
+        _soccer("medium"),
     )
 }
 
@@ -84,6 +114,10 @@ def versions() -> dict[str, str]:
     return {package: metadata.version(package) for package in ("ogbench", "mujoco", "numpy", "scipy")}
 
 
-def settings(recipe: Recipe, seed: int) -> dict[str, Any]:
-    """Everything besides package versions that decides what an episode holds."""
-    return {**asdict(recipe), "seed": seed, "generator": GENERATOR_VERSION}
+def settings(recipe: Recipe, seed: int, experts: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Everything besides package versions that decides what an episode holds; `experts` maps names to hashes."""
+    fields = {**asdict(recipe), "seed": seed, "generator": GENERATOR_VERSION}
+    del fields["experts"]
+    if recipe.rendering is None:  # as it stands in the records of all data but pictures
+        del fields["rendering"]
+    return fields | ({"experts": dict(experts)} if experts else {})

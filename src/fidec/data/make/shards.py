@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fidec.data.make.recipes import Recipe
+from fidec.data.npz import write_npz
 from fidec.disk import write_whole
 from fidec.errors import BusyError, DataError
 
@@ -62,16 +63,24 @@ def join_shards(directory: Path, split: str, episodes: int, recipe: Recipe, path
     times slower, and let the bytes depend on the zlib version. NumPy gives every member of an archive the same
     date, so equal arrays make equal files.
     """
-    shards = [read_shard(shard_path(directory, split, index), recipe) for index in range(episodes)]
-    whole = [shard for shard in shards if shard is not None]
-    if len(whole) < episodes:
-        raise DataError(
-            f"{directory}: {episodes - len(whole)} of {episodes} {split} episodes became unreadable after "
-            "they were written. Check the disk and run the same command again: only these are made anew."
-        )
-    arrays = {key: np.concatenate([shard[key] for shard in whole]) for key in recipe.dtypes}
-    del shards, whole
-    write_arrays(path, arrays)
+
+    def episode(index: int) -> dict[str, np.ndarray]:
+        shard = read_shard(shard_path(directory, split, index), recipe)
+        if shard is None:
+            raise DataError(
+                f"{directory}: {split} episode {index} became unreadable after it was written. "
+                "Check the disk and run the same command again: only such episodes are made anew."
+            )
+        return shard
+
+    def column(key: str) -> Iterator[np.ndarray]:
+        return (episode(index)[key] for index in range(episodes))
+
+    first, rows = episode(0), episodes * recipe.episode_rows
+    members = {
+        key: (((rows, *first[key].shape[1:]), np.dtype(dtype)), column(key)) for key, dtype in recipe.dtypes.items()
+    }
+    write_whole(path, lambda file: write_npz(file, members))  # episode by episode: pictures may not fit in memory
 
 
 def open_partial(directory: Path, wanted: dict[str, Any], *, overwrite: bool) -> None:
@@ -109,7 +118,7 @@ def locked(directory: Path) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise BusyError(
-                    f"{directory}: another process is making this data set. Wait for it, or stop it first."
+                    f"{directory}: another process is at work here. Wait for it, or stop it first."
                 ) from None
             # The previous holder may have removed the directory between our open and our lock.
             same = False

@@ -1,7 +1,7 @@
 """A process that makes episodes: `python -m fidec.data.make.worker`, started by `fidec.data.make.pool`.
 
-It reads one JSON line (recipe, seed, directory), then one line `[split, index]` per episode, and answers each
-with one JSON line. It ends as soon as its input closes, so it never outlives the process that asked.
+It reads one JSON line (recipe, seed, directory, experts), then one line `[split, index]` per episode, and answers
+each with one JSON line. It ends as soon as its input closes, so it never outlives the process that asked.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import queue
 import sys
 import threading
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,15 +21,36 @@ from fidec.data.make.shards import shard_path, write_arrays
 from fidec.errors import FidecError
 
 
-def open_world(recipe: Recipe) -> Any:
-    """The environment and oracles of a recipe, with an `episode(seed, split, index)` method."""
+def open_world(recipe: Recipe, policies: Mapping[str, Any] | None = None) -> Any:
+    """The environment and oracles of a recipe, with an `episode(seed, split, index)` method.
+
+    `policies` are those of the recipe's experts, by name.
+    """
     if recipe.kind == "play":
         from fidec.data.make.play import PlayWorld
 
         return PlayWorld(recipe)
+    if recipe.kind == "visual-play":
+        from fidec.data.make.visual import VisualPlayWorld
+
+        return VisualPlayWorld(recipe)
+    if recipe.kind == "soccer":
+        from fidec.data.make.soccer import SoccerWorld
+
+        return SoccerWorld(recipe, policies or {})
     from fidec.data.make.navigate import NavigateWorld
 
-    return NavigateWorld(recipe)
+    return NavigateWorld(recipe, policies)
+
+
+def _load_policies(experts: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """The experts that the asking process saw, and no others."""
+    from fidec.data.make.expert.store import load_expert
+
+    return {
+        name: load_expert(Path(where["directory"]), name, sha256=where["sha256"]).policy
+        for name, where in experts.items()
+    }
 
 
 def _read_jobs(stdin: IO[str], jobs: queue.SimpleQueue[Any]) -> None:
@@ -51,7 +73,7 @@ def main() -> None:
     threading.Thread(target=_read_jobs, args=(sys.stdin, jobs), daemon=True).start()
     try:
         recipe, directory = Recipe(**setup["recipe"]), Path(setup["directory"])
-        world = open_world(recipe)
+        world = open_world(recipe, _load_policies(setup["experts"]))
         while True:
             split, index = jobs.get()
             arrays = world.episode(setup["seed"], split, index)
