@@ -6,28 +6,37 @@ import dataclasses
 import json
 import os
 import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
-from fidec import algos
+from conftest import TASK, fingerprint
 from fidec.data.make import make_dataset
 from fidec.errors import ConfigError
 from fidec.report import table
-from fidec.tasks.suites import DEMO, SUITES
-from fidec.train.config import resolve_options
-from fidec.train.loop import Signals
-from fidec.train.suite import jobs, run
+from fidec.tasks.scale import Scale
+from fidec.tasks.suites import DEMO, SUITES, Variant
+from fidec.train.schedule import Outcome
 
-SMALL = dataclasses.replace(
-    DEMO,
-    name="small",
-    task="pointmaze-medium-navigate-singletask-task1-v0",
+SIZE = Scale(
+    name="test",
+    summary="tiny",
     rows=1_000,
     steps=20,
     eval_interval=20,
     eval_episodes=2,
-    common={"hidden": (8,), "discount": 0.9},
-    methods={"bc": {}, "fql": {"alpha": -1.0}},  # refused by FQL
+    averaged=1,
+    options={"hidden": (8,), "discount": 0.9},
+)
+SMALL = dataclasses.replace(
+    DEMO,
+    name="small",
+    tasks=(TASK,),
+    variants=(Variant("bc"), Variant("fql", options={"alpha": -1.0})),  # refused by FQL
+    scale=SIZE,
 )
 
 
@@ -47,7 +56,7 @@ def test_a_suite_runs_reports_a_failure_and_goes_on_where_it_was(cli, small, tmp
     assert out.splitlines()[0] == "| method | own settings | success | 95 % interval | ms/update |"
     assert [line.split()[1] for line in out.splitlines()[2:]] == ["bc"]
 
-    monkeypatch.setitem(SUITES, "small", dataclasses.replace(SMALL, methods={"bc": {}}))
+    monkeypatch.setitem(SUITES, "small", dataclasses.replace(SMALL, variants=(Variant("bc"),)))
     policy = tmp_path / "suite" / "bc-seed000" / "policy" / "model.safetensors"
     before = policy.stat().st_mtime_ns
     code, again, err = cli("suite", "run", "small", "--out", "suite")
@@ -68,37 +77,84 @@ def test_a_suite_runs_reports_a_failure_and_goes_on_where_it_was(cli, small, tmp
 
 
 def test_a_signal_stops_the_suite_which_says_how_to_go_on(cli, small, monkeypatch):
-    started, before = [], signal.getsignal(signal.SIGTERM)
+    before = signal.getsignal(signal.SIGTERM)
 
-    def interrupted(job, on_wait, signals):
-        started.append(job.algo)
+    def interrupted(jobs, workers, watcher, signals):
         os.kill(os.getpid(), signal.SIGTERM)
-        return 75
+        return [Outcome(jobs[0], "stopped")]
 
-    monkeypatch.setattr("fidec.cli.suite._make_data", lambda *_: None)
-    monkeypatch.setattr("fidec.train.suite.run", interrupted)
+    monkeypatch.setattr("fidec.train.suite_data.provide", lambda *_: {})
+    monkeypatch.setattr("fidec.cli.suite_run.see_through", interrupted)
     code, out, err = cli("suite", "run", "small", "--out", "suite")
-    assert (code, out, started) == (75, "", ["bc"])
+    assert (code, out) == (75, "")
     assert "SIGTERM: stopped in 1/2 bc, seed 0. The same command goes on" in err
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+def test_data_that_cannot_be_made_is_named_with_what_gets_it(cli, tmp_path):
+    argv = ("suite", "run", "d4rl-adroit", "--scale", "small", "--algos", "bc", "--tasks", "pen-human-v1")
+    code, out, err = cli(*argv)
+    assert (code, out) == (1, "")
+    assert "1/1 pen-human-v1 bc, seed 0: lacks its data." in err
+    assert "fidec data get" in err
+    assert "1 of 1 runs lack their data" in err
+    assert json.loads((tmp_path / "runs" / "d4rl-adroit-small" / "scale.json").read_text())["name"] == "small"
+
+
+# The suite of the test below, in a process that can be killed; its jobs are plain `fidec train`.
+PROGRAM = """
+import dataclasses, sys
+from fidec.cli import main
+from fidec.tasks.scale import Scale
+from fidec.tasks.suites import DEMO, SUITES, Variant
+size = Scale("test", "tiny", 600, 2000, 1000, 2, 1, batch_size=32, checkpoint_interval=50, log_interval=50,
+             options={"hidden": (16, 16)})
+tasks = tuple(f"pointmaze-medium-navigate-singletask-task{k}-v0" for k in (1, 2, 3))
+SUITES["kill"] = dataclasses.replace(DEMO, name="kill", tasks=tasks, variants=(Variant("bc"),), scale=size)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def start_suite(tmp_path: Path, out: str) -> subprocess.Popen:
+    argv = ("suite", "run", "kill", "--workers", "2", "--out", out, "--data-dir", "data")
+    return subprocess.Popen([sys.executable, "-c", PROGRAM, *argv], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 @pytest.mark.slow
-def test_the_run_of_a_stopped_suite_has_saved(tmp_path):
-    """The real process: it is told once it trains, and leaves a run that can be resumed."""
-    data = tmp_path / "data"
-    make_dataset(SMALL.task, 1_000, directory=data, seed=0, workers=1)
-    suite = dataclasses.replace(SMALL, eval_interval=10_000_000)
-    (job,) = jobs(suite, out=tmp_path, data_dir=data, methods=("bc",), seeds=(0,), steps=10_000_000)
-    signals = Signals()
+@pytest.mark.timeout(2400)
+def test_a_suite_killed_in_the_middle_ends_as_one_that_was_left_alone(tmp_path):
+    """Two workers. The suite and one of its children are killed; the other child lives on, and is waited for."""
+    make_dataset(TASK, 600, directory=tmp_path / "data", seed=7, episode_rows=60, progress=False)
+    suite = start_suite(tmp_path, "alone")
+    try:
+        table = suite.communicate(timeout=900)[0]
+        assert suite.returncode == 0
 
-    def on_wait(line):
-        if (job.directory / "train.jsonl").exists():
-            signals(signal.SIGTERM, None)
-
-    assert run(job, on_wait, signals) == 75
-    assert job.state() == "preempted"
-    assert list((job.directory / "checkpoints").iterdir())
+        suite = start_suite(tmp_path, "killed")
+        end = time.monotonic() + 600
+        while len(list(tmp_path.glob("killed/*/*/*/checkpoints/*/state.safetensors"))) < 3:  # both have begun
+            assert suite.poll() is None
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        orphans = children(suite.pid)
+        suite.kill()
+        os.kill(orphans[0], signal.SIGKILL)
+        suite.communicate()
+        suite = start_suite(tmp_path, "killed")
+        assert suite.communicate(timeout=900)[0] == table
+        assert suite.returncode == 0
+    finally:
+        suite.terminate()
+        suite.communicate()
+    runs = sorted(path.relative_to(tmp_path / "alone") for path in tmp_path.glob("alone/*/*/seed000"))
+    assert len(runs) == 3
+    for run in runs:
+        assert fingerprint(tmp_path / "killed" / run, 2000) == fingerprint(tmp_path / "alone" / run, 2000)
+    assert "resumed" in "".join(log.read_text() for log in tmp_path.glob("killed/*/*/seed000.log"))
 
 
 @pytest.mark.parametrize(
@@ -107,6 +163,11 @@ def test_the_run_of_a_stopped_suite_has_saved(tmp_path):
         (("run", "dmo"), ("no suite 'dmo'", "did you mean demo?")),
         (("run", "demo", "--algos", "sac"), ("has no method sac", "fidec")),
         (("table", "demo"), ("no run of suite 'demo'", "finished")),
+        (("run", "demo", "--scale", "small"), ("has a size of its own",)),
+        (("run", "paper-online"), ("online training is not there yet",)),
+        (("run", "paper", "--tasks", "cube"), ("no task 'cube'", "*cube*")),
+        (("run", "paper", "--workers", "0"), ("--workers must be at least 1",)),
+        (("run", "paper", "--sources", "door-human-v1"), ("expected TASK=SOURCE",)),
         (("rnu", "demo"), ("Did you mean `fidec suite run`?",)),
     ],
 )
@@ -118,18 +179,34 @@ def test_what_a_suite_cannot_do_it_says(cli, argv, words):
 
 
 def test_dry_run_prints_commands_that_parse(cli):
-    code, out, _ = cli("suite", "run", "demo", "--dry-run")
+    code, out, err = cli("suite", "run", "demo", "--dry-run")
     assert code == 0
     lines = out.splitlines()
-    assert [line.split()[line.split().index("--algo") + 1] for line in lines] == list(DEMO.methods)
+    methods = [variant.method for variant in DEMO.variants]
+    assert [line.split()[line.split().index("--algo") + 1] for line in lines] == methods
     assert all(line.startswith("fidec train --task cube-single-play-singletask-task2-v0") for line in lines)
-    assert cli("suite", "list")[1].splitlines()[1].startswith("demo")
+    assert all(line.endswith("# cost unknown") for line in lines)  # nothing is invented
+    assert "12 runs, 0 done; of 12 the cost is unknown" in err
+    assert cli("suite", "list")[1].splitlines()[-1].startswith("demo")
+    code, out, _ = cli("suite", "run", "paper-online", "--dry-run")
+    assert (code, len(out.splitlines())) == (0, 14 * 8)
+    assert all(line.startswith("# online training is not there yet") for line in out.splitlines())
 
 
-def test_the_demo_suite_has_every_offline_method_with_options_that_exist(tmp_path):
-    online = {"calql", "rlpd"}
-    own = {name for name in algos.names() if algos.get(name).make.__module__.startswith("fidec.")}
-    assert set(DEMO.methods) == own - online
-    for job in jobs(DEMO, out=tmp_path, data_dir=tmp_path, methods=tuple(DEMO.methods), seeds=(0, 1), steps=10):
-        options = resolve_options(job.algo, "recommended", DEMO.task, **job.options())
-        assert options.hidden == (128, 128, 128)
+def test_dry_run_measures_if_asked(cli):
+    argv = (
+        "suite",
+        "run",
+        "ogbench-state",
+        "--scale",
+        "small",
+        "--dry-run",
+        "--algos",
+        "bc",
+        "--tasks",
+        "cube-single-*",
+    )
+    code, out, err = cli(*argv, "--measure")
+    assert code == 0
+    assert out.count("(timed now, without evaluations)") == 5
+    assert "5 to go will take about" in err

@@ -7,11 +7,12 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy import stats
+from scipy.stats import mannwhitneyu, norm
 
 from fidec.envs.evaluate import compare, summarise
 from fidec.envs.pool import Episode
-from fidec.stats import bootstrap_mean, paired_difference, wilson
+from fidec.stats import bootstrap_mean, interquartile_mean, paired_difference, probability_of_improvement, wilson
 
 
 def episode(index, success, return_=0.0, status="ok"):
@@ -100,3 +101,62 @@ def test_compare_matches_episodes_by_index_and_seed():
     assert (gain.mean, gain.n) == (pytest.approx(0.4), 5)
     with pytest.raises(ValueError, match="different episodes"):
         compare(before, after[:3])
+
+
+def test_interquartile_mean_by_hand():
+    # 1..8 over two tasks: a quarter of eight is two, so 1, 2, 7 and 8 go, whichever task they are of.
+    estimate = interquartile_mean([[8.0, 1.0, 3.0, 5.0], [2.0, 7.0, 4.0, 6.0]])
+    assert estimate.value == 4.5
+    assert estimate.low < 4.5 < estimate.high
+    assert interquartile_mean([[0.0, 0.0, 10.0, 1000.0]]).value == 5.0  # not moved by one lucky run
+    assert interquartile_mean([[3.0], [5.0]]).value == 4.0
+    assert interquartile_mean([[3.0, 3.0], [5.0, 5.0]]) == (4.0, 4.0, 4.0)
+
+
+def test_the_bootstrap_keeps_every_run_in_its_task():
+    # Tasks far apart, runs alike: drawn within tasks, the mean hardly moves; over all runs it would by tens.
+    tasks = [[0.0, 1.0], [40.0, 41.0], [100.0, 101.0]]
+    estimate = interquartile_mean(tasks)
+    assert 1 >= estimate.high - estimate.low > 0
+
+
+def test_probability_of_improvement_by_hand():
+    # Nine pairs: 2 > 1; 3 > 1; 3 > 2; 5 beats 1, 2, 4; ties 2-2 a half: (1 + 0.5) + 2 + 3 = 6.5 of 9.
+    assert probability_of_improvement([[2.0, 3.0, 5.0]], [[1.0, 2.0, 4.0]]).value == pytest.approx(6.5 / 9)
+    a, b = [[2.0, 3.0], [7.0, 7.0]], [[2.0, 2.0], [7.0, 7.0]]
+    assert probability_of_improvement(a, b).value == pytest.approx((0.75 + 0.5) / 2)
+    assert probability_of_improvement(b, a).value == pytest.approx(1 - (0.75 + 0.5) / 2)
+    assert probability_of_improvement([[1.0, 2.0]], [[0.0, 0.5]]) == (1.0, 1.0, 1.0)
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(1, 1, 40), rng.normal(0, 1, 40)
+    u = mannwhitneyu(x, y).statistic
+    found = probability_of_improvement([x], [y])
+    assert found.value == pytest.approx(u / 1600)
+    assert found.low < norm.cdf(1 / math.sqrt(2)) < found.high  # the truth for two normal distributions
+
+
+def test_too_few_runs_have_no_interval():
+    for estimate in (
+        interquartile_mean([[1.0, 2.0], [3.0]]),
+        probability_of_improvement([[1.0, 2.0]], [[3.0]]),
+    ):
+        assert math.isnan(estimate.low)
+        assert math.isnan(estimate.high)
+        assert math.isfinite(estimate.value)
+    for wrong in ([], [[]], [[math.nan, 1.0]]):
+        with pytest.raises(ValueError, match="finite scores"):
+            interquartile_mean(wrong)
+    with pytest.raises(ValueError, match="the same ones"):
+        probability_of_improvement([[1.0, 2.0]], [[1.0, 2.0], [1.0, 2.0]])
+
+
+def test_the_interval_covers_the_truth_about_as_often_as_it_says():
+    """Ten tasks of five runs, normal about each task's own mean: the IQM that very many seeds would give."""
+    rng, trials, hits = np.random.default_rng(3), 120, 0
+    means = np.linspace(0, 90, 10)[:, None]
+    truth = np.mean([stats.trim_mean(rng.normal(means, 8.0, (10, 5)), 0.25, None) for _ in range(4000)])
+    for trial in range(trials):
+        estimate = interquartile_mean(list(rng.normal(means, 8.0, (10, 5))), resamples=300, seed=trial)
+        hits += estimate.low <= truth <= estimate.high
+    # Five runs a task understate their own spread by sqrt(4/5), which makes 95 % about 92 %.
+    assert 0.85 <= hits / trials <= 0.99

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fidec.errors import RunError
+from fidec.report.tex import escape, tabular
 from fidec.train.rundir import RunDirectory
 
 COLUMNS = ("method", "seed", "evaluations", "success", "low", "high", "n", "ms_per_update", "steps")
@@ -37,9 +38,20 @@ def row(path: Path, ms_per_update: float | None = None) -> dict[str, Any]:
 
 def markdown(rows: list[dict[str, Any]], settings: dict[str, str]) -> str:
     """A Markdown table, in the order of `rows`; `settings` says what a method was given."""
+    header, *body = _cells(rows, settings)
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, ["---"] * len(header), *body))
+
+
+def tex(rows: list[dict[str, Any]], settings: dict[str, str]) -> str:
+    """The same for a TeX document that uses the package booktabs."""
+    header, *body = [[escape(cell.replace("`", "")) for cell in cells] for cells in _cells(rows, settings)]
+    return tabular(header, body)
+
+
+def _cells(rows: list[dict[str, Any]], settings: dict[str, str]) -> list[list[str]]:
     seeds = len({row["seed"] for row in rows}) > 1
     header = ["method", *(["seed"] if seeds else []), "own settings", "success", "95 % interval", "ms/update"]
-    lines = [header, ["---"] * len(header)]
+    lines = [header]
     for r in rows:
         lines.append(
             [
@@ -51,7 +63,7 @@ def markdown(rows: list[dict[str, Any]], settings: dict[str, str]) -> str:
                 "–" if r["ms_per_update"] is None else f"{r['ms_per_update']:.1f}",
             ]
         )
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    return lines
 
 
 def _success(value: float | None) -> str:

@@ -1,56 +1,92 @@
 """The runs of a suite, each a `fidec train` process of its own.
 
 A job is idempotent: a finished one is skipped, an interrupted one goes on where it stopped, and one that failed does
-not keep the others from running.
+not keep the others from running. All that is known of a job is in its run directory.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
-from collections.abc import Callable
+import fcntl
+import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from fidec import algos
+from fidec import algos, tasks
 from fidec.errors import ConfigError
-from fidec.tasks.suites import Suite
-from fidec.train.config import RunConfig, resolve_options
-from fidec.train.loop import Signals
-from fidec.train.rundir import RunDirectory
+from fidec.tasks.scale import Plan, Scale, benchmark_plan
+from fidec.tasks.suites import Suite, Variant
+from fidec.train.config import RunConfig, resolve, resolve_options
+from fidec.train.rundir import LOCK, RunDirectory
 
 
-@dataclass(frozen=True)
+class Standing(NamedTuple):
+    """How far a job is, by its own logs."""
+
+    step: int
+    rate: float | None  # steps a second
+    left: float | None  # seconds
+    score: float | None  # of the last evaluation
+
+
+@dataclass(frozen=True, eq=False)
 class Job:
-    """One method with one seed."""
+    """One method on one task with one seed."""
 
     suite: Suite
-    algo: str
+    task: str
+    variant: Variant
     seed: int
-    steps: int
+    plan: Plan
+    changes: Mapping[str, Any]  # options over the published ones
     directory: Path
-    data_dir: Path
+    data_dir: Path | None = None  # None: the cache directory
+    source: str | None = None  # of other data than the task's own
+
+    @property
+    def name(self) -> str:
+        """For people; the task goes without saying where there is only one."""
+        task = f"{self.task} " if len(self.suite.tasks) > 1 else ""
+        return f"{task}{self.variant.label}, seed {self.seed}"
 
     @property
     def log(self) -> Path:
-        """What the process printed; beside the run, which must begin empty."""
+        """What the process printed; beside the run, which must begin empty. Locked while a suite's process lives."""
         return self.directory.with_suffix(".log")
 
     def state(self) -> str:
-        """new, or what the run's own directory says."""
+        """new, or what the run's own directory says: a killed run still says running."""
         if not (self.directory / "config.json").exists():
             return "new"
         directory = RunDirectory.open(self.directory, read_only=True)
         self._check(directory.read_config())
         return (directory.read_status() or {"state": "failed"})["state"]
 
+    def busy(self) -> bool:
+        """Whether a process works on it: a suite's, even if that suite was killed, or any other."""
+        return is_locked(self.log) or self.busy_elsewhere()
+
+    def busy_elsewhere(self) -> bool:
+        """Whether some process holds its run directory."""
+        return is_locked(self.directory / LOCK)
+
+    def data(self) -> str:
+        """The source of its data."""
+        return str(resolve(RunConfig(task=self.task, data=self.source)).data)
+
+    def options(self) -> Any:
+        """The method's whole configuration."""
+        return resolve_options(self.variant.method, self.variant.preset, self.task, **self.changes)
+
     def _check(self, config: dict[str, Any]) -> None:
         """A finished run counts only if it is the run that this suite asks for."""
-        asked = {"task": self.suite.task, "algo": self.algo, "seed": self.seed, "steps": self.steps}
-        asked["eval_episodes"] = self.suite.eval_episodes
-        asked |= asdict(resolve_options(self.algo, "recommended", self.suite.task, **self.options()))
+        plan, variant = self.plan, self.variant
+        asked = {"task": self.task, "algo": variant.method, "preset": variant.preset, "seed": self.seed}
+        asked |= {name: getattr(plan, name) for name in ("steps", "batch_size", "eval_interval", "eval_episodes")}
+        asked |= {} if self.source is None else {"data": self.data()}
+        asked |= asdict(self.options())
         stored = RunConfig.from_json(config)
         found = vars(stored) | asdict(stored.options)
         other = [
@@ -62,61 +98,96 @@ class Job:
                 f"({'; '.join(other)}): remove it, or choose another --out"
             )
 
-    @property
-    def eval_interval(self) -> int:
-        return min(self.suite.eval_interval, self.steps)
-
-    def options(self) -> dict[str, Any]:
-        return self.suite.options(self.algo, algos.get(self.algo).config)
-
     def command(self) -> list[str]:
         """The `fidec` words that start this run, or that go on with it."""
         if self.state() != "new":
             return ["train", "--resume", str(self.directory)]
-        words = ["train", "--task", self.suite.task, "--algo", self.algo, "--seed", str(self.seed)]
-        words += ["--steps", str(self.steps), "--data-dir", str(self.data_dir), "--out", str(self.directory)]
-        words += ["--eval-interval", str(self.eval_interval), "--eval-episodes", str(self.suite.eval_episodes)]
-        words += ["--log-interval", str(min(500, self.steps)), "--overwrite"]  # of a start that was killed at once
-        for name, value in self.options().items():
+        plan, variant = self.plan, self.variant
+        words = ["train", "--task", self.task, "--algo", variant.method, "--preset", variant.preset]
+        words += ["--seed", str(self.seed), "--out", str(self.directory)]
+        words += [] if self.data_dir is None else ["--data-dir", str(self.data_dir)]
+        words += [] if self.source is None else ["--data", self.source]
+        for name, value in asdict(plan).items():
+            words += [] if name == "averaged" else [f"--{name.replace('_', '-')}", str(value)]
+        words += ["--overwrite"]  # what a start that was killed at once has left
+        for name, value in self.changes.items():
             values = value if isinstance(value, tuple) else (value,)
             words += [f"--algo.{name.replace('_', '-')}", *map(str, values)]
         return words
 
+    def standing(self) -> Standing:
+        """Read from the ends of its logs, also while it runs."""
+        train, score = last_row(self.directory / "train.jsonl"), last_row(self.directory / "eval.jsonl")
+        times = [last_row(self.directory / "time.jsonl", key) for key in ("steps_per_second", "evaluation")]
+        rate, evaluation = times[0].get("time/steps_per_second"), times[1].get("time/evaluation", 0.0)
+        step = train.get("step", 0)
+        evaluations = -(-self.plan.steps // self.plan.eval_interval) - score.get("step", 0) // self.plan.eval_interval
+        left = (self.plan.steps - step) / rate + evaluations * evaluation if rate else None
+        return Standing(step, rate, left, score.get("evaluation/score"))
+
 
 def jobs(
-    suite: Suite, *, out: Path, data_dir: Path, methods: tuple[str, ...], seeds: tuple[int, ...], steps: int
+    suite: Suite,
+    *,
+    out: Path,
+    data_dir: Path | None,
+    scale: Scale | None = None,
+    words: tuple[str, ...] = (),
+    patterns: tuple[str, ...] = (),
+    seeds: tuple[int, ...] = (0,),
+    steps: int = 0,
+    sources: Mapping[str, str] | None = None,
 ) -> list[Job]:
-    """The suite's jobs for these methods and seeds."""
-    unknown = sorted(set(methods) - set(suite.methods))
-    if unknown:
-        raise ConfigError(
-            f"suite {suite.name!r} has no method {', '.join(unknown)}; it has {', '.join(suite.methods)}"
-        )
-    return [
-        Job(suite, algo, seed, steps, out / f"{algo}-seed{seed:03d}", data_dir) for algo in methods for seed in seeds
-    ]
+    """The suite's jobs, task by task. Without `words`, methods that the paper lacks on a task are left out."""
+    scale = suite.scale or scale
+    chosen, found = suite.choose_variants(words), []
+    for task in suite.choose_tasks(patterns):
+        for variant in chosen:
+            row = tasks.find(task, suite.setting)
+            if not words and row is not None and variant.method not in row.paper:
+                continue
+            config = algos.get(variant.method).config
+            changes = {**(scale.changes(task, variant.method, config) if scale else {}), **variant.options}
+            if scale is not None:
+                plan = scale.plan(steps)
+            elif row is not None:
+                plan = benchmark_plan(row, variant.method, steps)
+            else:
+                raise ConfigError(f"suite {suite.name!r}: nobody published a protocol for {task}; give it a scale")
+            source = next((s for name, s in (sources or {}).items() if fnmatchcase(task, name)), None)
+            for seed in seeds:
+                place = out / task / variant.name / f"seed{seed:03d}"
+                if len(suite.tasks) == 1:
+                    place = out / f"{variant.method}-seed{seed:03d}"
+                found.append(Job(suite, task, variant, seed, plan, changes, place, data_dir, source))
+    return found
 
 
-def run(job: Job, on_wait: Callable[[str], None], signals: Signals) -> int:
-    """See a job through, unless a signal comes; the exit code of its process, which does not go on alone.
-
-    `on_wait` is told the last line of its log now and then.
-    """
-    job.log.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "fidec", *job.command()]
-    with job.log.open("ab") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
-        try:
-            while process.poll() is None and signals.received is None:
-                time.sleep(0.5)
-                on_wait(last_lines(job.log, 1))
-        finally:
-            process.terminate()  # if it is not done: it saves, and can be resumed
-    return process.returncode
+def is_locked(path: Path) -> bool:
+    """Whether some process holds the file's lock."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def last_lines(log: Path, count: int) -> str:
     """The end of a log, without reading all of it."""
+    if not log.exists():
+        return ""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - 4096))
         text = file.read().decode(errors="replace")
     return "\n".join([line for line in text.splitlines() if line.strip()][-count:])
+
+
+def last_row(path: Path, key: str = "") -> dict[str, Any]:
+    """The last event of a JSON log that mentions `key`; empty before the first."""
+    for line in reversed(last_lines(path, 50).splitlines()):
+        if key in line and line.startswith("{") and line.endswith("}"):
+            return json.loads(line)
+    return {}

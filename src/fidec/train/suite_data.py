@@ -1,0 +1,78 @@
+"""The data of a suite's jobs: what is there, what can be made, and what has to be got."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fidec import tasks
+from fidec.data.cache import data_dir
+from fidec.errors import ConfigError, DataError, FidecError
+from fidec.tasks.scale import Scale
+from fidec.train.suite import Job
+
+ROWS = 1_000_000  # of data made for the benchmark at its published size, where nobody says how many there were
+
+
+def lacking(job: Job) -> str | None:
+    """Why a job cannot read its data, with what to do; None if it is there."""
+    scheme, _, what = job.data().partition(":")
+    try:
+        if scheme == "ogbench":
+            from fidec.data import ogbench
+
+            ogbench.find_file(ogbench.dataset_name(what), job.data_dir)
+        elif scheme == "d4rl":
+            from fidec.data import d4rl
+
+            d4rl.find_file(what, job.data_dir)
+        elif scheme in ("npz", "hdf5") and not Path(what).is_file():
+            raise DataError(f"{what} is not there: --sources names it for {job.task}")
+    except DataError as error:
+        return str(error)
+    return None  # there, or of a kind that only loading can tell
+
+
+def provide(jobs: Sequence[Job], scale: Scale | None, rows: int, say: Callable[[str], None]) -> dict[Job, str]:
+    """Make the data that is missing where fidec has a maker; the jobs that lack theirs, with the reason.
+
+    With `rows` the maker is asked even where there is data: it takes what has enough rows, and refuses other files.
+    """
+    without, tried = {}, {}
+    for job in jobs:
+        reason = lacking(job)
+        if reason is None and not rows:
+            continue
+        key = (job.data(), job.data_dir)
+        if key not in tried:
+            tried[key] = _make(job, rows or _rows(job, scale), reason, say, small=scale is not None)
+        if tried[key] is not None:
+            without[job] = tried[key]
+    return without
+
+
+def _rows(job: Job, scale: Scale | None) -> int:
+    row = tasks.find(job.task)
+    if scale is not None:
+        return (row is not None and row.visual and scale.visual_rows) or scale.rows
+    return (row.data_transitions if row else None) or ROWS
+
+
+def _make(job: Job, rows: int, reason: str | None, say: Callable[[str], None], small: bool) -> str | None:
+    """Make the data of a job's task, if it can be made; the reason if it is still lacking."""
+    from fidec.data.make import find_recipe, make_dataset
+
+    name = job.data().partition(":")[2]
+    try:
+        recipe = find_recipe(name)
+    except ConfigError:
+        return reason
+    rendering = "fast" if small and recipe.rendering else None  # exact pictures are for the published size
+    say(f"data for {job.task}: {rows} rows of {recipe.name} are made")
+    try:
+        workers = os.cpu_count() or 1
+        make_dataset(name, rows, directory=data_dir(job.data_dir), seed=0, workers=workers, rendering=rendering)
+    except FidecError as error:
+        return f"its data could not be made: {error}"
+    return None

@@ -1,0 +1,76 @@
+"""What a running suite shows, on a terminal and elsewhere."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from fidec.report.board import LINES_EVERY, Board
+from fidec.tasks.scale import SMALL
+from fidec.tasks.suites import SUITES
+from fidec.train.schedule import Outcome
+from fidec.train.suite import Standing, jobs
+
+TASK = "scene-play-singletask-task1-v0"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def two(tmp_path):
+    made = jobs(SUITES["paper"], out=tmp_path, data_dir=None, scale=SMALL, words=("bc", "fql"), patterns=(TASK,))
+    made[0].directory.mkdir(parents=True)
+    logs = {
+        "train": [{"step": 3_000}],
+        "time": [
+            {"step": 2_500, "time/steps_per_second": 50.0},
+            {"step": 2_500, "time/evaluation": 8.0},
+            {"step": 3_000, "time/steps_per_second": 100.0},
+        ],
+        "eval": [{"step": 2_500, "evaluation/score": 25.0}],
+    }
+    for name, rows in logs.items():
+        (made[0].directory / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return made
+
+
+def test_a_job_tells_how_far_it_is(two):
+    # 7000 steps at the last speed, and the evaluations at 5000, 7500 and 10000.
+    assert two[0].standing() == Standing(3_000, 100.0, 70.0 + 3 * 8.0, 25.0)
+    assert two[1].standing() == Standing(0, None, None, None)
+
+
+def test_lines_where_there_is_no_terminal(two):
+    stream, now = io.StringIO(), [0.0]
+    with Board(two, stream, lambda: now[0]) as board:
+        board.begins(two[0], "starts")
+        board.shows(two, 0)  # too soon
+        now[0] = LINES_EVERY
+        board.shows(two, 0)
+        board.ends(Outcome(two[0], "done"))
+        board.ends(Outcome(two[1], "failed", "FAILED with exit code 2"))
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == f"[    0 s] 1/2 {TASK} bc, seed 0: starts; its output is in {two[0].log}"
+    assert lines[1] == f"[   60 s] 1/2 {TASK} bc, seed 0: step 3000/10000  100 steps/s  2 min left  score 25.0"
+    assert lines[2] == f"[   60 s] 2/2 {TASK} fql, seed 0: step 0/10000  starting"
+    assert lines[3:] == [
+        f"[   60 s] 1/2 {TASK} bc, seed 0: done",
+        f"[   60 s] 2/2 {TASK} fql, seed 0: FAILED with exit code 2",
+    ]
+
+
+def test_a_live_table_on_a_terminal(two, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "140")
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    with Board(two, stream) as board:
+        board.ends(Outcome(two[1], "done", "there already"))
+        board.shows(two[:1], 4)
+    text = stream.getvalue()
+    for words in ("there already", "step 3000/10000", "100 steps/s", "score 25.0", "1 done", "4 waiting", "Ctrl-C"):
+        assert words in text
