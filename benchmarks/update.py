@@ -18,6 +18,8 @@ import numpy as np
 
 from fidec import algos
 from fidec.cli.output import parse, print_json, print_table
+from fidec.data.feed import DeviceFeed
+from fidec.data.sampling import PLAIN
 from fidec.train import loop
 from fidec.train.timing import Update, in_turn, random_batch
 from fidec.types import Spec
@@ -71,16 +73,17 @@ class Loop:
     """The compiled training loop around an update, on a state of its own."""
 
     def __init__(self, args: BenchmarkArgs, update: Update):
-        self.data = random_batch(Spec((args.observation_dim,), args.action_dim), 100_000)
+        data = random_batch(Spec((args.observation_dim,), args.action_dim), 100_000)
+        self.feed = DeviceFeed(data, 0, args.batch_size, PLAIN)
         self.carry = loop.start(update.algorithm, 0, update.batch)
-        steps = loop.make_steps(update.algorithm, 0, args.batch_size)
-        self.steps = steps.lower(self.carry, self.data, np.int32(0), np.int32(1)).compile()
+        steps = loop.make_steps(update.algorithm, 0)
+        self.steps = steps.lower(self.carry, self.feed.example, np.int32(0), np.int32(1)).compile()
         self.step, self.pace = 0, loop.Pace()
 
     def run(self, count: int) -> None:
         last = self.step + count
         self.carry, self.step = loop.run_to(
-            self.steps, self.carry, self.data, self.step, last, self.pace, loop.Signals(), lambda step: None
+            self.steps, self.carry, self.feed, self.step, last, self.pace, loop.Signals(), lambda step: None
         )
         jax.block_until_ready(self.carry)
 

@@ -15,6 +15,7 @@ import pytest
 import fidec
 from conftest import TASK, fingerprint, random_columns, read_rows
 from fidec.algos import Algorithm, Method, base
+from fidec.data import feed, unpack
 from fidec.envs.evaluate import summarise
 from fidec.envs.pool import EnvPool
 from fidec.errors import ConfigError, EnvError, RunError
@@ -60,7 +61,7 @@ class Room(gymnasium.Env):
         return self.draw(), float(success) - 1.0, False, self.time == 10, {"success": success}
 
 
-def make_room(task: str) -> gymnasium.Env:
+def make_room(task: str, **_) -> gymnasium.Env:
     return Room()
 
 
@@ -86,6 +87,14 @@ def room(tmp_path_factory):
     path = tmp_path_factory.mktemp("room") / "room.npz"
     np.savez(path, **room_columns())
     return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_chunks():
+    """Runs of 12 steps, drawn in chunks of 5."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(feed, "CHUNK_STEPS", 5)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +150,20 @@ def test_a_run_on_images_resumes_bit_for_bit(trained, room, tmp_path, monkeypatc
     assert [found[name] for name in (state, *policy)] == [expected[name] for name in (state, *policy)]
     rows = [row for row in read_rows(out / "train.jsonl") if row["step"] != 7]
     assert rows == read_rows(trained / "train.jsonl")
+
+
+def test_a_run_beyond_the_memory_limit_is_the_same_run(trained, room, tmp_path, monkeypatch, capsys):
+    """Its frames stay in their file, and are fed from there; it is stopped in the middle of a chunk on its way."""
+    monkeypatch.setattr(unpack, "MAPPED_BYTES", 0)
+    assert fidec.load_dataset(f"npz:{room}").mapped
+    out = tmp_path / "fed"
+    fidec.fit(f"npz:{room}", out, **{**SMALL, "steps": 7, "memory_limit": 0.0})
+    assert "more than the memory limit: its rows stay in their file" in capsys.readouterr().err
+    fidec.resume(out, steps=STEPS, quiet=True)
+    found, expected = fingerprint(out, STEPS), fingerprint(trained, STEPS)
+    same = [name for name in expected if name.startswith(("checkpoints/", "policy/"))]
+    assert len(same) >= 2
+    assert [found[name] for name in same] == [expected[name] for name in same]
 
 
 def test_evaluation_shows_the_policy_what_the_data_would(trained, monkeypatch):

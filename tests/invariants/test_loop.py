@@ -12,6 +12,8 @@ import pytest
 
 from conftest import random_columns
 from fidec import algos, dataset_from_arrays, rng
+from fidec.data.feed import DeviceFeed
+from fidec.data.sampling import PLAIN
 from fidec.errors import NonFiniteError
 from fidec.train import loop
 
@@ -22,11 +24,11 @@ def bits(tree) -> list[bytes]:
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
 
 
-def run(steps, carry, data, *borders):
+def run(steps, carry, chunk, *borders):
     """Dispatch [0, b0), [b0, b1), ..."""
     first = 0
     for last in borders:
-        carry = steps(carry, data, np.int32(first), np.int32(last))
+        carry = steps(carry, chunk, np.int32(first), np.int32(last))
         first = last
     return carry
 
@@ -39,8 +41,10 @@ class Setting:
         method = algos.get(name)
         self.algorithm = method.make(method.configure(**options), dataset.spec)
         self.data = jax.tree.map(jnp.asarray, dataset.batch())
-        self.batch = loop.example_batch(self.data, BATCH)
-        self.steps = loop.make_steps(self.algorithm, SEED, BATCH)
+        self.feed = DeviceFeed(self.data, SEED, BATCH, PLAIN)
+        self.chunk, _ = self.feed.at(0)  # of more steps than any test here takes
+        self.batch = loop.example_batch(self.feed.example)
+        self.steps = loop.make_steps(self.algorithm, SEED)
 
     def start(self):
         return loop.start(self.algorithm, SEED, self.batch)
@@ -57,8 +61,8 @@ def linear(tiny, compile_cache):
 
 
 def test_dispatches_of_any_length_give_the_same_bits(fidec):
-    whole = run(fidec.steps, fidec.start(), fidec.data, STEPS)
-    parts = run(fidec.steps, fidec.start(), fidec.data, 1, 8, 8, 13, 22, STEPS)
+    whole = run(fidec.steps, fidec.start(), fidec.chunk, STEPS)
+    parts = run(fidec.steps, fidec.start(), fidec.chunk, 1, 8, 8, 13, 22, STEPS)
     assert bits(whole) == bits(parts)
     assert int(whole.state.step) == STEPS
     assert fidec.steps._cache_size() == 1  # first and last are arguments: no length compiles anew
@@ -66,7 +70,7 @@ def test_dispatches_of_any_length_give_the_same_bits(fidec):
 
 def compare_with_single_updates(setting, count: int) -> None:
     """The same updates as separate calls. XLA may fuse them differently, so equality is up to rounding."""
-    carry = run(setting.steps, setting.start(), setting.data, count)
+    carry = run(setting.steps, setting.start(), setting.chunk, count)
     state, sums = setting.start().state, dict.fromkeys(carry.sums, 0.0)
     update = jax.jit(setting.algorithm.update)
     size = setting.data.rewards.shape[0]
@@ -93,24 +97,25 @@ def test_the_loop_is_a_loop_of_fidec_updates(fidec):
 
 def test_another_seed_or_an_update_left_out_shows(linear):
     """The comparisons above could tell: the bits depend on every step and on the seed."""
-    whole = run(linear.steps, linear.start(), linear.data, STEPS)
-    skipped = linear.steps(linear.start(), linear.data, np.int32(1), np.int32(STEPS))
-    other = loop.make_steps(linear.algorithm, SEED + 1, BATCH)(
-        linear.start(), linear.data, np.int32(0), np.int32(STEPS)
-    )
+    whole = run(linear.steps, linear.start(), linear.chunk, STEPS)
+    skipped = linear.steps(linear.start(), linear.chunk, np.int32(1), np.int32(STEPS))
+    rows, _ = DeviceFeed(linear.data, SEED + 1, BATCH, PLAIN).at(0)
+    other = linear.steps(linear.start(), rows, np.int32(0), np.int32(STEPS))
+    noise = loop.make_steps(linear.algorithm, SEED + 1)(linear.start(), linear.chunk, np.int32(0), np.int32(STEPS))
     assert bits(whole.state["weight"]) != bits(skipped.state["weight"])
     assert bits(whole.state["weight"]) != bits(other.state["weight"])
+    assert bits(whole.state["weight"]) != bits(noise.state["weight"])
 
 
 def test_means_are_over_the_steps_since_they_were_taken(linear):
     one_by_one, carry = [], linear.start()
     for step in range(7):
-        carry = linear.steps(carry, linear.data, np.int32(step), np.int32(step + 1))
+        carry = linear.steps(carry, linear.chunk, np.int32(step), np.int32(step + 1))
         means, carry = loop.take_means(carry, step + 1)
         one_by_one.append(means)
-    carry = run(linear.steps, linear.start(), linear.data, 3)
+    carry = run(linear.steps, linear.start(), linear.chunk, 3)
     first, carry = loop.take_means(carry, 3)
-    carry = linear.steps(carry, linear.data, np.int32(3), np.int32(7))
+    carry = linear.steps(carry, linear.chunk, np.int32(3), np.int32(7))
     second, carry = loop.take_means(carry, 7)
     for name in first:
         np.testing.assert_allclose(first[name], np.mean([m[name] for m in one_by_one[:3]]), rtol=1e-6)
@@ -126,7 +131,7 @@ def test_no_weak_types_and_a_template_that_fits(fidec, linear):
         shapes = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(start)]
         template = loop.template(setting.algorithm, SEED, setting.batch)
         assert shapes == [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(template)]
-        after = run(setting.steps, start, setting.data, 1)
+        after = run(setting.steps, start, setting.chunk, 1)
         assert shapes == [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(after)]
         assert not any(leaf.weak_type for leaf in jax.tree.leaves(after))
 
@@ -147,8 +152,8 @@ def test_the_first_non_finite_term_and_its_step_are_named(linear):
     size = setting.data.rewards.shape[0]
     row = int(np.flatnonzero(np.asarray(setting.data.rewards) == np.float32(2e6))[0])
     step = first_step_with(row, size)
-    loop.check_finite(run(setting.steps, setting.start(), setting.data, step) if step else setting.start())
-    carry = run(setting.steps, setting.start(), setting.data, step + 30)
+    loop.check_finite(run(setting.steps, setting.start(), setting.chunk, step) if step else setting.start())
+    carry = run(setting.steps, setting.start(), setting.chunk, step + 30)
     with pytest.raises(NonFiniteError, match=rf"not finite at step {step}: term\. .*fidec data check"):
         loop.check_finite(carry)
 
@@ -156,7 +161,8 @@ def test_the_first_non_finite_term_and_its_step_are_named(linear):
 def test_a_nan_in_the_data_is_noticed_at_its_first_batch(fidec):
     data = fidec.data._replace(rewards=fidec.data.rewards.at[17].set(jnp.nan))
     step = first_step_with(17, data.rewards.shape[0])
-    carry = run(fidec.steps, fidec.start(), data, step + 5)
+    chunk, _ = DeviceFeed(data, SEED, BATCH, PLAIN).at(0)
+    carry = run(fidec.steps, fidec.start(), chunk, step + 5)
     with pytest.raises(NonFiniteError, match=rf"at step {step}: .*critic_loss.*grad_norm/critic"):
         loop.check_finite(carry)
 
@@ -171,7 +177,7 @@ def test_a_signal_stops_between_dispatches(linear):
 
     with loop.catch_signals() as signals:
         carry, step = loop.run_to(
-            linear.steps, linear.start(), linear.data, 0, 10**6, loop.Pace(), signals, on_dispatch
+            linear.steps, linear.start(), linear.feed, 0, 10**6, loop.Pace(), signals, on_dispatch
         )
     assert signals.received == signal.SIGTERM
     assert step == shown[-1] == int(carry.state["count"])

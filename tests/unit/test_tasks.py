@@ -196,8 +196,8 @@ def test_the_configuration_of_an_older_run_can_be_read():
 def test_new_settings_are_checked():
     with pytest.raises(ConfigError, match="success_timing must be one of pre, post"):
         RunConfig(success_timing="after")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="memory_limit must be positive"):
-        RunConfig(memory_limit=0.0)
+    with pytest.raises(ConfigError, match="memory_limit must not be negative"):
+        RunConfig(memory_limit=-1.0)
 
 
 def test_train_says_what_it_picked_and_from_where():

@@ -49,7 +49,7 @@ class MakeArgs:
     train_expert: bool = False
     """Train a missing expert even if it takes days."""
     rendering: Literal["exact", "fast"] | None = None
-    """Visual data only: exact (the default) draws as OGBench does; fast takes a sixth of the time on a CPU."""
+    """Visual data only: exact (the default) draws as OGBench does; fast takes a fifth of the time on a CPU."""
     overwrite: bool = False
     """Replace a file made with other settings."""
     json: bool = False

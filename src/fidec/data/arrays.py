@@ -16,6 +16,7 @@ from fidec.data.columns import (
     row_vector,
 )
 from fidec.data.dataset import OfflineDataset, episodes_of
+from fidec.data.mapped import is_mapped, take
 from fidec.errors import DataError
 
 
@@ -109,7 +110,7 @@ def build_dataset(
             )
         keep = None
         if copy:  # the user may change their arrays afterwards
-            observations, next_observations = observations.copy(), next_observations.copy()
+            observations, next_observations = _own(observations), _own(next_observations)
     else:
         keep, ends, next_row = _next_rows(ends, masks)
         if not keep.any():
@@ -117,8 +118,8 @@ def build_dataset(
                 f"{where}: no episode has a next state: every row ends an episode that was only cut. "
                 "Pass next_observations, or check 'terminals' and 'truncations'."
             )
-        next_observations = observations[next_row[keep]]
-        observations, actions = observations[keep], actions[keep]
+        next_observations = take(observations, next_row[keep])
+        observations, actions = take(observations, keep), actions[keep]
         rewards, masks, ends = rewards[keep], masks[keep], ends[keep]
 
     following = np.arange(1, len(actions) + 1)
@@ -139,6 +140,11 @@ def build_dataset(
         action_low=None if bounds is None else bounds[0],
         action_high=None if bounds is None else bounds[1],
     )
+
+
+def _own(array: np.ndarray) -> np.ndarray:
+    """A copy, unless the array lies in a file: what is mapped may be larger than memory."""
+    return array if is_mapped(array) else array.copy()
 
 
 def _ends_and_masks(where: str, given: dict[str, Any], rows: int) -> tuple[np.ndarray, np.ndarray]:

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import numpy as np
 
 from fidec.data.dataset import OfflineDataset
+from fidec.data.mapped import chunk_rows, chunks, extremes
 
 Severity = Literal["ok", "note", "warning", "error"]
 _ORDER: tuple[Severity, ...] = ("ok", "note", "warning", "error")
-_CHUNK = 65536
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class Report:
 def describe_dataset(dataset: OfflineDataset) -> dict[str, Any]:
     """Facts of a data set as plain JSON-able data, for `fidec data show`."""
     lengths = np.diff(dataset.episodes, axis=1)[:, 0]
+    low, high = extremes(dataset.observations)
     values, counts = np.unique(lengths, return_counts=True)
     common = np.argsort(-counts, kind="stable")[:5]
     ends = dataset.terminals
@@ -64,7 +65,7 @@ def describe_dataset(dataset: OfflineDataset) -> dict[str, Any]:
         "episodes": len(dataset.episodes),
         "observation_shape": list(dataset.observations.shape[1:]),
         "observation_dtype": str(dataset.observations.dtype),
-        "observation_range": [float(dataset.observations.min()), float(dataset.observations.max())],
+        "observation_range": [float(low.min()), float(high.max())],
         "action_dim": dataset.actions.shape[1],
         "action_range": [float(dataset.actions.min()), float(dataset.actions.max())],
         "action_low": dataset.action_low,
@@ -84,6 +85,7 @@ def describe_dataset(dataset: OfflineDataset) -> dict[str, Any]:
         "masked_rows": int((dataset.masks == 0).sum()),
         "ends_of_task": int((ends & (dataset.masks == 0)).sum()),
         "ends_by_cut": int((ends & (dataset.masks != 0)).sum()),
+        "mapped": dataset.mapped,
         "megabytes": round(dataset.nbytes / 1e6, 3),
         "info": dict(dataset.info),
     }
@@ -99,7 +101,7 @@ def description_text(facts: dict[str, Any]) -> str:
         "source": facts["source"],
         "sha256": facts["sha256"],
         "transitions": f"{facts['transitions']} in {facts['episodes']} episodes, "
-        f"{facts['megabytes']:.3g} MB in memory",
+        f"{facts['megabytes']:.3g} MB {'if loaded; the images stay on the disk' if facts['mapped'] else 'in memory'}",
         "observations": f"{tuple(facts['observation_shape'])} {facts['observation_dtype']}, "
         f"{_span(facts['observation_range'])}",
         "actions": f"{facts['action_dim']} dimensions, {_span(facts['action_range'])}{units}",
@@ -159,15 +161,14 @@ def _check_constant(dataset: OfflineDataset) -> list[Finding]:
         ("observations", "they carry no information, which is harmless"),
         ("actions", "the policy will only ever see that value: is the right column stored?"),
     ):
-        array = getattr(dataset, key)
-        flat = array.reshape(len(array), -1)
-        constant = np.flatnonzero(flat.min(axis=0) == flat.max(axis=0))
+        low, high = extremes(getattr(dataset, key))
+        constant = np.flatnonzero(low == high)
         if len(constant) == 0:
             found.append(Finding("ok", "constant", f"no dimension of the {key} is constant."))
         elif dataset.size > 1:
             names = ", ".join(map(str, constant[:10])) + (", ..." if len(constant) > 10 else "")
             severity = "note" if key == "observations" else "warning"
-            text = f"{len(constant)} of {flat.shape[1]} dimensions of the {key} are constant ({names}): {advice}."
+            text = f"{len(constant)} of {low.size} dimensions of the {key} are constant ({names}): {advice}."
             found.append(Finding(severity, "constant", text))
     return found
 
@@ -235,8 +236,9 @@ def _check_rewards(dataset: OfflineDataset, facts: dict[str, Any]) -> Finding:
 def _check_next(dataset: OfflineDataset) -> Finding:
     inside = np.flatnonzero(~dataset.terminals)
     broken, first = 0, -1
-    for start in range(0, len(inside), _CHUNK):
-        rows = inside[start : start + _CHUNK]
+    chunk = chunk_rows(dataset.observations)
+    for start in range(0, len(inside), chunk):
+        rows = inside[start : start + chunk]
         differs = dataset.next_observations[rows] != dataset.observations[rows + 1]
         bad = rows[differs.reshape(len(rows), -1).any(axis=1)]
         if len(bad) and first < 0:
@@ -254,12 +256,11 @@ def _check_next(dataset: OfflineDataset) -> Finding:
 
 
 def _check_duplicates(dataset: OfflineDataset) -> Finding:
-    keys = np.concatenate(
-        [
-            _row_hashes(dataset.observations[i : i + _CHUNK]) ^ (_row_hashes(dataset.actions[i : i + _CHUNK]) << 1)
-            for i in range(0, dataset.size, _CHUNK)
-        ]
+    seen, done = (
+        np.concatenate([_row_hashes(part) for part in chunks(column)])
+        for column in (dataset.observations, dataset.actions)
     )
+    keys = seen ^ (done << 1)
     copies = dataset.size - len(np.unique(keys))
     if copies > 0.01 * dataset.size and copies > 1:
         text = f"{copies} rows ({_share(copies, dataset.size)}) repeat another row's observation and action exactly."

@@ -6,8 +6,11 @@ in the dtype that `OfflineDataset` uses.
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 
+from fidec.data.mapped import MappedRows
 from fidec.errors import DataError
 
 # Strictly inside [-1, 1], because tanh-based densities are infinite at the border (as FQL does).
@@ -28,6 +31,8 @@ def first_true(bad: np.ndarray) -> tuple[int, ...]:
 
 def numbers(where: str, key: str, value: object) -> np.ndarray:
     """A real numeric or boolean array; objects, text, complex numbers and records are refused."""
+    if isinstance(value, MappedRows):
+        return cast(np.ndarray, value)
     try:
         array = np.asarray(value)
     except Exception as error:  # ragged lists, odd array-likes

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fidec.data.mapped import chunks, is_mapped
 from fidec.errors import DataError
 
 if TYPE_CHECKING:  # fidec.types imports jax, which data workers must not
@@ -45,7 +46,8 @@ class OfflineDataset:
     `observations` and `next_observations` are float32 (uint8 for images), `actions` float32 in [-1, 1],
     `rewards` and `masks` float32, `terminals` bool. Row i of `episodes` (E, 2) is [start, stop) of a
     trajectory. `action_low` and `action_high` are the user's own action bounds if they are not [-1, 1].
-    The arrays are read-only.
+    The arrays are read-only. Many images stay in their file: the two columns of observations are then `MappedRows`,
+    which are indexed like arrays, and `mapped` is True.
     """
 
     observations: np.ndarray
@@ -68,9 +70,10 @@ class OfflineDataset:
             array = getattr(self, key)
             if key != "episodes" and len(array) != rows:
                 raise DataError(f"{self.name}: '{key}' has {len(array)} rows, 'observations' has {rows}.")
-            view = array.view()
-            view.setflags(write=False)  # the hash stays true
-            object.__setattr__(self, key, view)
+            if isinstance(array, np.ndarray):
+                view = array.view()
+                view.setflags(write=False)  # the hash stays true
+                object.__setattr__(self, key, view)
         if rows == 0 or not np.array_equal(self.episodes, episodes_of(self.terminals)):
             raise DataError(f"{self.name}: the episode index does not match the terminals.")
 
@@ -91,8 +94,13 @@ class OfflineDataset:
 
     @property
     def nbytes(self) -> int:
-        """Memory taken by all arrays."""
+        """Memory that all arrays take, or would take if they are mapped."""
         return sum(getattr(self, key).nbytes for key in _ARRAYS)
+
+    @property
+    def mapped(self) -> bool:
+        """Whether observations stay on the disk until they are drawn."""
+        return is_mapped(self.observations)
 
     @property
     def spec(self) -> Spec:
@@ -117,7 +125,8 @@ class OfflineDataset:
             arrays["action_high"] = np.asarray(self.action_high, np.float64)
         for key, array in arrays.items():
             digest.update(f"{key}:{array.dtype.str}:{array.shape};".encode())
-            digest.update(np.ascontiguousarray(array).data)
+            for part in chunks(array):
+                digest.update(np.ascontiguousarray(part).data)
         return digest.hexdigest()
 
     def batch(self, discount: float | None = None) -> Batch:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import zipfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -13,6 +14,7 @@ from numpy.lib import format as npy
 from fidec.data.arrays import build_dataset
 from fidec.data.columns import fail
 from fidec.data.dataset import OfflineDataset
+from fidec.data.unpack import map_member, worth_mapping
 from fidec.errors import DataError
 
 # Deflate cannot shrink data by more than about 1032 to 1; a claim beyond that is a lie or a bomb.
@@ -53,7 +55,7 @@ def npz_headers(path: str | Path) -> dict[str, Header]:
 
 
 def read_npz(path: str | Path, keys: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
-    """The arrays of an archive (those among `keys`, if given). Nothing is ever unpickled."""
+    """The arrays of an archive (those among `keys`, if given), large images mapped. Nothing is ever unpickled."""
     file = existing_file(path)
     arrays = {}
     with _open_zip(file) as archive:
@@ -61,14 +63,33 @@ def read_npz(path: str | Path, keys: tuple[str, ...] | None = None) -> dict[str,
             key = _key(member)
             if keys is not None and key not in keys:
                 continue
-            _header(file, archive, member)
+            shape, dtype = _header(file, archive, member)
             try:
+                if worth_mapping(shape, dtype) and (images := map_member(file, archive, member)) is not None:
+                    arrays[key] = images
+                    continue
                 with archive.open(member) as stream:
                     arrays[key] = npy.read_array(stream, allow_pickle=False)
                     stream.read(1)  # the end of the member, where zipfile verifies its CRC
+            except DataError:
+                raise
             except Exception as error:  # whatever a parser makes of hostile bytes, the file is broken
                 raise fail(str(file), key, f" cannot be read ({_short(error)}); the file is damaged.") from error
     return arrays
+
+
+def write_npz(file: IO[bytes], members: Mapping[str, tuple[Header, Iterable[np.ndarray]]]) -> None:
+    """What `np.savez` writes, byte for byte, from arrays that come in parts: {key: ((shape, dtype), parts)}.
+
+    Not compressed, so that a reader may map the arrays where they lie.
+    """
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for key, ((shape, dtype), parts) in members.items():
+            with archive.open(f"{key}.npy", "w", force_zip64=True) as stream:
+                header = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+                npy.write_array_header_1_0(stream, header)
+                for part in parts:
+                    stream.write(np.ascontiguousarray(part).data)
 
 
 def load_npz(path: str | Path, **bounds: Any) -> OfflineDataset:

@@ -16,6 +16,7 @@ from fidec.data.arrays import build_dataset
 from fidec.data.cache import search_dirs, verify
 from fidec.data.columns import action_array, check_length, fail, flag_vector, numbers, observation_array, to_float32
 from fidec.data.dataset import OfflineDataset
+from fidec.data.mapped import take
 from fidec.data.npz import read_npz, require_keys
 from fidec.errors import ConfigError, DataError
 from fidec.quiet import global_numpy_seed, quiet
@@ -93,7 +94,8 @@ def load_ogbench(task_id: str, *, cache_dir: str | Path | None = None) -> Offlin
     require_keys(where, raw, ("observations", "actions", "terminals", "qpos"))
     observations = observation_array(where, "observations", raw["observations"])
     rows = len(observations)
-    if task.env.startswith("visual-") and observations.dtype != np.uint8:
+    visual = task.env.startswith("visual-")
+    if visual and observations.dtype != np.uint8:
         raise fail(where, "observations", f" has dtype {observations.dtype}; a visual task needs uint8 images.")
     actions = action_array(where, raw["actions"], rows, None)
     terminals = flag_vector(where, "terminals", raw["terminals"], rows)
@@ -107,16 +109,16 @@ def load_ogbench(task_id: str, *, cache_dir: str | Path | None = None) -> Offlin
     if not keep.any():
         raise fail(where, "terminals", " is 1 in every row: every trajectory is empty.")
     ends = np.append(terminals[1:], True)[keep]
-    next_observations = observations[1:][keep[:-1]]
+    states_before = np.flatnonzero(keep)
     origin = record.get("origin")
     return build_dataset(
         {
-            "observations": observations[keep],
+            "observations": take(observations, states_before),
             "actions": actions[keep],
             "rewards": rewards[keep],
             "masks": masks[keep],
             "terminals": ends,
-            "next_observations": next_observations,
+            "next_observations": take(observations, states_before + 1),
         },
         where=where,
         name=task_id,
@@ -128,6 +130,8 @@ def load_ogbench(task_id: str, *, cache_dir: str | Path | None = None) -> Offlin
             # Official files are known only by our own download; all else may be other data.
             "regenerated": None if origin in (None, "unknown") else origin != "downloaded",
             "file_sha256": record.get("sha256"),
+            # How the pictures were drawn, if their maker says so: an evaluation has to draw them alike.
+            **({"rendering": (record.get("settings") or {}).get("rendering")} if visual else {}),
         },
     )
 

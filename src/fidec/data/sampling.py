@@ -1,4 +1,4 @@
-"""What a training loop draws its batches from: transitions on the device, of one data set or of two.
+"""What a training loop draws its batches from: transitions of one data set or of two.
 
 A batch is a pure function of (source, key), so a run needs no state of a sampler. Images are stored as single frames;
 they are stacked and shifted as they are drawn. The row indices never depend on whether that is done.
@@ -13,6 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int
 
 from fidec import rng
 from fidec.data import replay
@@ -65,11 +66,16 @@ PLAIN = Sampling()  # rows as they are stored
 
 def source_of(dataset: OfflineDataset, frame_stack: int = 1, discount: float | None = None) -> Source:
     """A data set on the device, with returns if a discount is given."""
-    rows = jax.tree.map(jnp.asarray, dataset.batch(discount))
+    return jax.tree.map(jnp.asarray, host_source(dataset, frame_stack, discount))
+
+
+def host_source(dataset: OfflineDataset, frame_stack: int = 1, discount: float | None = None) -> Source:
+    """A data set where it lies, in memory or mapped from its file (see `fidec.data.feed`)."""
+    rows = dataset.batch(discount)
     if frame_stack == 1:
         return Source(rows)
     first, stop = dataset.episodes.T
-    return Source(rows, jnp.asarray(np.repeat(first, stop - first).astype(np.int32)))
+    return Source(rows, np.repeat(first, stop - first).astype(np.int32))
 
 
 def parts(count: int, fraction: float) -> tuple[int, int]:
@@ -80,18 +86,36 @@ def parts(count: int, fraction: float) -> tuple[int, int]:
     return count - second, second
 
 
+def source_keys(key: PRNGKey) -> tuple[PRNGKey, PRNGKey]:
+    """A step's keys for the rows of the first source and for those of the second."""
+    return key, rng.at(key, _SECOND)
+
+
+def row_numbers(key: PRNGKey, count: int, size: int) -> Int[Array, "count"]:
+    """Which of `size` rows are drawn."""
+    return jax.random.randint(key, (count,), 0, size)
+
+
 def draw(source: Drawable, key: PRNGKey, count: int, settings: Sampling = PLAIN) -> Batch:
     """`count` transitions, uniform with replacement over each source."""
+    return finish(drawn(source, key, count, settings), key, settings)
+
+
+def drawn(source: Drawable, key: PRNGKey, count: int, settings: Sampling) -> Batch:
+    """The rows of a batch, gathered; `finish` makes the batch of them."""
     if isinstance(source, Mixture):
-        first, second = parts(count, settings.fraction)
-        drawn = (
-            _rows(source.offline, key, first, settings.frame_stack),
-            _rows(source.second, rng.at(key, _SECOND), second, settings.frame_stack),
-        )
-        replay.check_columns(*drawn, ("the offline source of a mixture", "the second"))
-        batch = jax.tree.map(lambda *each: jnp.concatenate(each), *drawn)
-    else:
-        batch = _rows(source, key, count, settings.frame_stack)
+        shares = zip(source, source_keys(key), parts(count, settings.fraction), strict=True)
+        first, second = (_rows(each, its_key, share, settings.frame_stack) for each, its_key, share in shares)
+        replay.check_columns(first, second, ("the offline source of a mixture", "the second"))
+        return jax.tree.map(lambda *each: jnp.concatenate(each), first, second)
+    return _rows(source, key, count, settings.frame_stack)
+
+
+def finish(batch: Batch, key: PRNGKey, settings: Sampling) -> Batch:
+    """What is left to do with drawn rows, on the device: the stack of the next frame, and random shifts."""
+    if settings.frame_stack > 1:
+        following = images.push(batch.observations, batch.next_observations)
+        batch = batch._replace(next_observations=following)
     if settings.augment == 0:
         return batch
     observed = (batch.observations, batch.next_observations)
@@ -100,16 +124,16 @@ def draw(source: Drawable, key: PRNGKey, count: int, settings: Sampling = PLAIN)
 
 
 def _rows(source: Source | Batch | Replay, key: PRNGKey, count: int, frame_stack: int) -> Batch:
+    """Drawn rows: observations are stacked, next observations are single frames."""
     if isinstance(source, Replay):
         if frame_stack > 1:
             raise ConfigError("a replay buffer does not know its trajectories: store stacked frames, frame_stack 1")
         return replay.sample(source, key, count)
     data, starts = (source, None) if isinstance(source, Batch) else source
-    rows = jax.random.randint(key, (count,), 0, data.rewards.shape[0])
+    rows = row_numbers(key, count, data.rewards.shape[0])
     if frame_stack == 1:
         return jax.tree.map(lambda array: array[rows], data)
     if starts is None:
         raise ConfigError("frames cannot be stacked without the starts of trajectories: use sampling.source_of")
     batch = jax.tree.map(lambda array: array[rows], data._replace(observations=None))
-    seen = images.stack(data.observations, rows, starts, frame_stack)
-    return batch._replace(observations=seen, next_observations=images.push(seen, batch.next_observations))
+    return batch._replace(observations=images.stack(data.observations, rows, starts, frame_stack))

@@ -1,7 +1,7 @@
 """Cheaper pictures of OGBench's scenes, for machines that draw on a CPU.
 
 A frame of a manipulation scene goes into a 4096^2 shadow map and 185 000 triangles, however small it is. With a
-map of 512^2 and vertices merged within 5 mm a 64 x 64 frame costs a sixth of the time, and about one pixel in a
+map of 512^2 and vertices merged within 5 mm a 64 x 64 frame costs a fifth of the time, and about one pixel in a
 hundred looks different. The physics never sees any of it. Pixels differ all the same: data and evaluation have to
 be drawn in the same way.
 """

@@ -89,7 +89,7 @@ def make(
 
     On OGBench, `success_timing="pre"` judges the state before the action, as the data sets are labelled; "post" is
     what OGBench did before 1.2. D4RL and Minari have their own rule, which this does not change. Pixel
-    tasks are drawn as OGBench draws them (`rendering="exact"`) or six times as fast ("fast", other pixels: see
+    tasks are drawn as OGBench draws them (`rendering="exact"`) or in a fifth of the time ("fast", other pixels: see
     `fidec.envs.fast_render`). Pictures need OpenGL: without a display, MUJOCO_GL then defaults to egl.
     """
     if success_timing not in ("pre", "post"):

@@ -80,8 +80,8 @@ class RunConfig:
             _at_least(1, name, getattr(self, name))
         for name in ("seed", "eval_interval", "eval_envs"):
             _at_least(0, name, getattr(self, name))
-        if self.memory_limit is not None and not self.memory_limit > 0:
-            raise ConfigError(f"memory_limit must be positive, not {self.memory_limit}")
+        if self.memory_limit is not None and not self.memory_limit >= 0:
+            raise ConfigError(f"memory_limit must not be negative, found {self.memory_limit}")
         if self.seed >= 2**32:
             raise ConfigError(f"seed must be below 2^32, not {self.seed}")
         if not self.eval_timeout > 0:

@@ -1,4 +1,4 @@
-"""The training loop: data on the device, steps in one compiled loop, everything else at its borders.
+"""The training loop: steps in one compiled loop, everything else at its borders.
 
 The compiled loop takes its first and last step as arguments, so one compilation serves every length. What it
 carries (state, running sums of metrics, first non-finite step) is all that a checkpoint holds: random numbers
@@ -22,7 +22,8 @@ import numpy as np
 
 from fidec import rng
 from fidec.algos import Algorithm
-from fidec.data.sampling import PLAIN, Drawable, Sampling, draw
+from fidec.data.feed import Chunk, Feed, batch_of
+from fidec.data.sampling import PLAIN, Sampling
 from fidec.errors import NonFiniteError
 from fidec.types import Batch
 
@@ -53,18 +54,18 @@ def start(algorithm: Algorithm, seed: int, batch: Batch) -> Carry:
     )
 
 
-def make_steps(algorithm: Algorithm, seed: int, batch_size: int, sampling: Sampling = PLAIN) -> Any:
-    """steps(carry, data, first, last) -> carry: the updates first, ..., last - 1, as one jitted loop.
+def make_steps(algorithm: Algorithm, seed: int, sampling: Sampling = PLAIN) -> Any:
+    """steps(carry, chunk, first, last) -> carry: the updates first, ..., last - 1, as one jitted loop.
 
-    `data` is anything that `draw` takes: a source, a mixture, or simply a Batch of all transitions. The carry is
-    donated: its buffers are reused, and the caller's copy must not be used again.
+    The chunk has the rows of all these steps. The carry is donated: its buffers are reused, and the caller's copy
+    must not be used again.
     """
     batch_key, update_key = rng.stream(seed, "batch"), rng.stream(seed, "update")
 
     @partial(jax.jit, donate_argnums=0)
-    def steps(carry: Carry, data: Drawable, first: jax.Array, last: jax.Array) -> Carry:
+    def steps(carry: Carry, chunk: Chunk, first: jax.Array, last: jax.Array) -> Carry:
         def body(step, carry: Carry) -> Carry:
-            batch = draw(data, rng.at(batch_key, step), batch_size, sampling)
+            batch = batch_of(chunk, step, rng.at(batch_key, step), sampling)
             state, metrics = algorithm.update(carry.state, batch, rng.at(update_key, step))
             sums = {name: carry.sums[name] + metrics[name] for name in metrics}
             bad = {
@@ -103,9 +104,9 @@ def check_finite(carry: Carry) -> None:
         )
 
 
-def example_batch(data: Drawable, batch_size: int, sampling: Sampling = PLAIN) -> Batch:
+def example_batch(chunk: Chunk, sampling: Sampling = PLAIN) -> Batch:
     """Shapes of a batch, for tracing."""
-    return jax.eval_shape(lambda data, key: draw(data, key, batch_size, sampling), data, rng.stream(0, "batch"))
+    return jax.eval_shape(lambda chunk, key: batch_of(chunk, 0, key, sampling), chunk, rng.stream(0, "batch"))
 
 
 class Pace:
@@ -152,7 +153,7 @@ def catch_signals() -> Iterator[Signals]:
 def run_to(
     steps: Callable,
     carry: Carry,
-    data: Drawable,
+    feed: Feed,
     first: int,
     last: int,
     pace: Pace,
@@ -162,9 +163,10 @@ def run_to(
     """Dispatch updates until `last` or until a signal arrives; returns the carry and the step reached."""
     step = first
     while step < last and signals.received is None:
-        count = pace.next(last - step)
         before = time.perf_counter()
-        carry = steps(carry, data, np.int32(step), np.int32(step + count))
+        chunk, stop = feed.at(step)
+        count = pace.next(min(last, stop) - step)
+        carry = steps(carry, chunk, np.int32(step), np.int32(step + count))
         check_finite(carry)  # waits for the device
         step += count
         pace.record(count, time.perf_counter() - before)

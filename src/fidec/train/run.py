@@ -61,12 +61,14 @@ def train(
         config = dataclasses.replace(config, data=None)
     if buffer is not None and config.buffer is None:
         config = dataclasses.replace(config, buffer=f"{_ARRAYS}{buffer.name}")
-    assert config.out is not None
     if config.task is not None:
         find_task(config.task)
     # All this before the directory is made: a wrong id leaves none.
     dataset, buffer = _load(config, dataset, buffer)
+    if config.rendering is None and dataset.spec.images:
+        config = dataclasses.replace(config, rendering=dataset.info.get("rendering") or "exact")
     _check_method(config, dataset.spec.stacked(config.frame_stack))
+    assert config.out is not None
     with RunDirectory.create(config.out, overwrite=overwrite) as directory:
         directory.write_config(config.to_json())
         return _train(config, dataset, buffer, directory, quiet)

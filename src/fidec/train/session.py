@@ -13,7 +13,8 @@ import numpy as np
 
 from fidec import algos
 from fidec.data import OfflineDataset
-from fidec.data.sampling import Drawable, Mixture, Sampling, source_of
+from fidec.data.feed import Feed, HostFeed, make_feed
+from fidec.data.sampling import Sampling
 from fidec.errors import EnvError
 from fidec.train import files, loop, versions
 from fidec.train.checkpoint import Checkpoints
@@ -47,8 +48,8 @@ class Session:
         self.algorithm = algos.get(config.algo).make(config.options, self.spec)
         self.dataset_name = dataset.name
         self.sampling = Sampling.of(dataset.spec, config.frame_stack, config.augment, config.buffer_fraction)
-        self.data = self._on_device(dataset, buffer)
-        batch = loop.example_batch(self.data, config.batch_size, self.sampling)
+        self.feed = self._make_feed(dataset, buffer, stack)
+        batch = loop.example_batch(self.feed.example, self.sampling)
 
         self.progress = Progress(config.steps) if not quiet else None
         self.checkpoints = Checkpoints(directory.checkpoints, config.keep_checkpoints, warn=self.message)
@@ -68,6 +69,12 @@ class Session:
         if self.progress is not None:
             self.progress.step = self.step
             stack.enter_context(self.progress)
+        if isinstance(self.feed, HostFeed):
+            where = "their file" if dataset.mapped else "main memory"
+            self.message(
+                f"{dataset.name} takes {dataset.nbytes / 1e9:.1f} GB, more than the memory limit: its rows stay in "
+                f"{where} and are read when they are drawn"
+            )
         if restored is not None:
             self.message(f"resumed {directory.path} at step {self.step}")
             self._save_policy()  # the kill may have come between the checkpoint and its policy
@@ -80,13 +87,19 @@ class Session:
         self.steps: Callable | None = None  # compiled when first needed
         self.mark = (time.perf_counter(), self.step)
 
-    def _on_device(self, dataset: OfflineDataset, buffer: OfflineDataset | None) -> Drawable:
+    def _make_feed(self, dataset: OfflineDataset, buffer: OfflineDataset | None, stack: ExitStack) -> Feed:
         """What batches are drawn from, with the columns that the method reads."""
-        discount = self.config.options.discount if algos.get(self.config.algo).needs_returns else None
-        source = source_of(dataset, self.sampling.frame_stack, discount)
-        if buffer is None:
-            return source
-        return Mixture(source, source_of(buffer, self.sampling.frame_stack, discount))
+        config = self.config
+        feed = make_feed(
+            [dataset] if buffer is None else [dataset, buffer],
+            config.seed,
+            config.batch_size,
+            self.sampling,
+            discount=config.options.discount if algos.get(config.algo).needs_returns else None,
+            limit=None if config.memory_limit is None else config.memory_limit * 1e9,
+        )
+        stack.callback(feed.close)
+        return feed
 
     def _make_evaluator(self, stack: ExitStack) -> Evaluator | None:
         config = self.config
@@ -100,6 +113,8 @@ class Session:
                 episodes=config.eval_episodes,
                 seed=config.seed,
                 timeout=config.eval_timeout,
+                success_timing=config.success_timing,
+                rendering=config.rendering or "exact",
             )
         )
 
@@ -160,13 +175,13 @@ class Session:
         if self.steps is None:
             self.steps = self._compile()
         self.carry, self.step = loop.run_to(
-            self.steps, self.carry, self.data, self.step, border, self.pace, self.signals, self._show
+            self.steps, self.carry, self.feed, self.step, border, self.pace, self.signals, self._show
         )
 
     def _compile(self) -> Callable:
         before = time.perf_counter()
-        jitted = loop.make_steps(self.algorithm, self.config.seed, self.config.batch_size, self.sampling)
-        compiled = jitted.lower(self.carry, self.data, np.int32(0), np.int32(1)).compile()
+        jitted = loop.make_steps(self.algorithm, self.config.seed, self.sampling)
+        compiled = jitted.lower(self.carry, self.feed.example, np.int32(0), np.int32(1)).compile()
         seconds = time.perf_counter() - before
         self.log.time(self.step, {"time/compile": seconds})
         self.mark = (time.perf_counter(), self.step)

@@ -64,7 +64,7 @@ def make_dataset(
     settings and enough rows is returned at once; any other file of that name is refused unless `overwrite`.
     An interrupted run goes on where it stopped when it is called again. `<name>.json` records how the files
     were made and their SHA-256. `episode_rows` shortens the episodes for tests. `rendering`, of visual data, is
-    "exact" (as OGBench draws; the default) or "fast" (a sixth of the time on a CPU; evaluate with the same).
+    "exact" (as OGBench draws; the default) or "fast" (a fifth of the time on a CPU; evaluate with the same).
 
     Ants and humanoids need experts: directories in `experts`, else those under `directory`/experts, else new ones
     are trained there first. Training that takes days only starts with `train_expert`.
@@ -188,7 +188,7 @@ def _make_episodes(
         if recipe.rendering == "exact" and todo and progress:
             bar.say(
                 f"{recipe.name}: without a GPU a frame takes about 0.3 s, a million of them three days on one core; "
-                "--rendering fast takes a sixth of that, with pictures that differ in about 1 % of their pixels"
+                "--rendering fast takes a fifth of that, with pictures that differ in about 1 % of their pixels"
             )
         if done and progress:
             bar.say(f"{recipe.name}: going on with {done} of {len(jobs)} episodes from {partial}")

@@ -1,0 +1,189 @@
+"""How a training loop gets its batches: in chunks of successive steps, drawn on the device or on the host.
+
+Which rows make the batch of a step is a function of the seed and the step, so both draw the same chunks, and one
+compiled loop goes through them: where the data lies changes no bit of a result. Data that is too large for the device
+stays in memory or in its file; a thread gathers the rows of the next chunk while the device works on this one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fidec import rng
+from fidec.data.dataset import OfflineDataset
+from fidec.data.replay import check_columns
+from fidec.data.sampling import (
+    Drawable,
+    Mixture,
+    Sampling,
+    Source,
+    drawn,
+    finish,
+    host_source,
+    parts,
+    row_numbers,
+    source_keys,
+)
+from fidec.types import ArrayLike, Batch, PRNGKey
+
+CHUNK_BYTES = 2**26  # of rows that are drawn at once
+CHUNK_STEPS = 256
+
+
+class Chunk(NamedTuple):
+    """The drawn rows of successive steps: entry i of each column belongs to step `first` + i."""
+
+    rows: Batch
+    first: ArrayLike
+
+
+class Feed(Protocol):
+    """Chunks of steps. All have the shapes of `example`."""
+
+    example: Chunk
+
+    def at(self, step: int) -> tuple[Chunk, int]:
+        """The chunk with this step, and the first step after it."""
+        ...
+
+    def close(self) -> None:
+        """Stop whatever works in the background."""
+
+
+class DeviceFeed:
+    """Chunks drawn on the device, from data that lies there."""
+
+    def __init__(self, data: Drawable, seed: int, batch_size: int, sampling: Sampling):
+        one = partial(drawn, count=batch_size, settings=sampling)
+        self.steps, self.example = _layout(jax.eval_shape(one, data, rng.stream(seed, "batch")))
+        self._draw = jax.jit(lambda data, first: jax.vmap(partial(one, data))(_step_keys(seed, first, self.steps)))
+        self._data = data
+        self._now: tuple[int, Chunk] | None = None
+
+    def at(self, step: int) -> tuple[Chunk, int]:
+        first = step - step % self.steps
+        if self._now is None or self._now[0] != first:
+            self._now = None  # its memory is free for the next
+            self._now = first, Chunk(self._draw(self._data, np.int32(first)), np.int32(first))
+        return self._now[1], first + self.steps
+
+    def close(self) -> None:
+        pass
+
+
+class HostFeed:
+    """Chunks gathered on the host, from one source or from the two of a mixture, in that order."""
+
+    def __init__(self, sources: Sequence[Source], seed: int, batch_size: int, sampling: Sampling):
+        self._sources, self._stack = sources, sampling.frame_stack
+        if len(sources) == 2:
+            check_columns(sources[0].rows, sources[1].rows, ("the data", "the buffer"))
+        row = _take(sources[0], np.zeros(1, np.int32), self._stack)
+        shapes = jax.tree.map(lambda column: jax.ShapeDtypeStruct((batch_size, *column.shape[1:]), column.dtype), row)
+        self.steps, self.example = _layout(shapes)
+        counts = (batch_size,) if len(sources) == 1 else parts(batch_size, sampling.fraction)
+        sizes = [len(source.rows.rewards) for source in sources]
+
+        def numbers(key: PRNGKey) -> list[jax.Array]:
+            keys = source_keys(key)[: len(sources)]
+            return [row_numbers(*each) for each in zip(keys, counts, sizes, strict=True)]
+
+        self._numbers = jax.jit(lambda first: jax.vmap(numbers)(_step_keys(seed, first, self.steps)))
+        self._thread = ThreadPoolExecutor(1, "fidec-feed")
+        self._coming: dict[int, Future[Chunk]] = {}
+        self._now: tuple[int, Chunk] | None = None
+
+    def at(self, step: int) -> tuple[Chunk, int]:
+        first = step - step % self.steps
+        if self._now is None or self._now[0] != first:
+            self._now = None  # its memory is free for the chunk after the next
+            ready = self._coming.pop(first, None) or self._thread.submit(self._chunk, first)
+            self._now = first, ready.result()
+            self._coming = {first + self.steps: self._thread.submit(self._chunk, first + self.steps)}
+        return self._now[1], first + self.steps
+
+    def close(self) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
+    def _chunk(self, first: int) -> Chunk:
+        # On the host's own device: an accelerator is busy with the steps before these.
+        with jax.default_device(jax.local_devices(backend="cpu")[0]):
+            numbers = [np.asarray(each) for each in self._numbers(np.int32(first))]
+        rows = [_take(source, each, self._stack) for source, each in zip(self._sources, numbers, strict=True)]
+        if len(rows) == 2:
+            rows = [jax.tree.map(lambda *columns: np.concatenate(columns, axis=1), *rows)]
+        return Chunk(jax.device_put(rows[0]), np.int32(first))
+
+
+def make_feed(
+    datasets: Sequence[OfflineDataset],
+    seed: int,
+    batch_size: int,
+    sampling: Sampling,
+    *,
+    discount: float | None = None,
+    limit: float | None = None,
+) -> Feed:
+    """One data set, or two that are mixed: on the device if they take at most `limit` bytes there, else on the host.
+
+    Without a limit it is half of the memory that is free. A `discount` adds returns.
+    """
+    sources = [host_source(dataset, sampling.frame_stack, discount) for dataset in datasets]
+    if sum(dataset.nbytes for dataset in datasets) > (free_memory() / 2 if limit is None else limit):
+        return HostFeed(sources, seed, batch_size, sampling)
+    on_device = [jax.tree.map(jnp.asarray, source) for source in sources]
+    data = on_device[0] if len(on_device) == 1 else Mixture(*on_device)
+    return DeviceFeed(data, seed, batch_size, sampling)
+
+
+def batch_of(chunk: Chunk, step: Any, key: PRNGKey, sampling: Sampling) -> Batch:
+    """The batch of a step, inside compiled code; `key` is the step's own."""
+    return finish(jax.tree.map(lambda column: column[step - chunk.first], chunk.rows), key, sampling)
+
+
+def free_memory() -> float:
+    """Bytes that are free on the device, or for the CPU in the machine."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    if "bytes_limit" in stats:
+        return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration, ValueError):  # no such file outside Linux
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2
+
+
+def _layout(batch: Batch) -> tuple[int, Chunk]:
+    """How many steps make a chunk, and its shapes, for drawn rows of these shapes."""
+    size = sum(column.size * column.dtype.itemsize for column in jax.tree.leaves(batch))
+    steps = int(np.clip(CHUNK_BYTES // size, 1, CHUNK_STEPS))
+    rows = jax.tree.map(lambda column: jax.ShapeDtypeStruct((steps, *column.shape), column.dtype), batch)
+    return steps, Chunk(rows, jax.ShapeDtypeStruct((), np.int32))
+
+
+def _step_keys(seed: int, first: Any, steps: int) -> jax.Array:
+    """The keys by which the batches of these steps are drawn."""
+    return jax.vmap(partial(rng.at, rng.stream(seed, "batch")))(first + jnp.arange(steps, dtype=jnp.int32))
+
+
+def _take(source: Source, numbers: np.ndarray, frame_stack: int) -> Batch:
+    """Rows of a source on the host, of any shape of numbers: what `sampling.drawn` gathers on the device."""
+    flat, frames = numbers.ravel(), source.rows.observations
+    rows = jax.tree.map(lambda column: column[flat], source.rows._replace(observations=None))
+    if frame_stack > 1:
+        assert source.starts is not None
+        first = source.starts[flat]
+        seen = np.concatenate([frames[np.maximum(flat - i, first)] for i in reversed(range(frame_stack))], axis=-1)
+    else:
+        seen = frames[flat]
+    rows = rows._replace(observations=seen)
+    return jax.tree.map(lambda column: column.reshape(*numbers.shape, *column.shape[1:]), rows)

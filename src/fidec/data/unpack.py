@@ -1,0 +1,108 @@
+"""Large images in a NumPy archive, mapped: where they lie if they are stored, from a copy if they are compressed.
+
+A compressed array is unpacked once, into a `.npy` file beside the archive (or in the cache directory, if that place
+is read-only). The JSON file next to it has its SHA-256, and the checksum of the archive's member that it came from.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import time
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy
+
+from fidec.data.cache import data_dir, read_sidecar, verify, write_sidecar
+from fidec.disk import write_whole
+from fidec.errors import DataError
+
+MAPPED_BYTES = 2**26  # smaller images are simply read
+_STALE_SECONDS = 3600  # a file that is being written changes more often than this
+_BLOCK = 2**22
+
+
+def worth_mapping(shape: tuple[int, ...], dtype: np.dtype) -> bool:
+    """Whether an array of a file is images, and so many that they had better stay there."""
+    return dtype == np.uint8 and len(shape) >= 3 and int(np.prod(shape, dtype=np.int64)) > MAPPED_BYTES
+
+
+def map_member(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray | None:
+    """A checked member of an archive as a read-only mapped array; None if its layout does not allow it."""
+    with archive.open(member) as stream:
+        shape, fortran, dtype = _npy_header(stream)
+        header = stream.tell()
+    if fortran:
+        return None
+    if member.compress_type == zipfile.ZIP_STORED:
+        _copy(archive, member, f"checking {file.name}", len_rows=shape[0])
+        path, offset = file, _data_offset(file, member) + header
+    else:
+        path, offset = _unpacked(file, archive, member, shape[0]), header
+    return np.memmap(path, dtype, "r", offset, shape)
+
+
+def _npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
+    version = npy.read_magic(stream)
+    return npy.read_array_header_1_0(stream) if version == (1, 0) else npy.read_array_header_2_0(stream)
+
+
+def _data_offset(file: Path, member: zipfile.ZipInfo) -> int:
+    """Where a stored member's bytes begin: its local header may be longer than the archive's directory says."""
+    with open(file, "rb") as stream:
+        stream.seek(member.header_offset)
+        name, extra = struct.unpack("<26xHH", stream.read(30))
+    return member.header_offset + 30 + name + extra
+
+
+def _unpacked(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, rows: int) -> Path:
+    folder = file.parent if os.access(file.parent, os.W_OK) else data_dir() / "unpacked"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{file.stem}.{member.filename}"
+    origin = {"origin": "unpacked", "archive": file.name, "crc32": member.CRC, "unpacked_bytes": member.file_size}
+    if path.is_file():
+        record = read_sidecar(path)
+        if all(record.get(key) == value for key, value in origin.items()):
+            verify(path)
+            return path
+    for leftover in folder.glob(f".{path.name}.*.tmp"):
+        with suppress(OSError):
+            if time.time() - leftover.stat().st_mtime > _STALE_SECONDS:
+                leftover.unlink()
+    free = shutil.disk_usage(folder).free
+    if free < member.file_size:
+        raise DataError(
+            f"{file}: its images take {member.file_size / 1e9:.1f} GB unpacked, and {folder} has {free / 1e9:.1f} GB "
+            "free. They are unpacked once, so that they need not fit into memory. Make room there."
+        )
+    with suppress(FileNotFoundError):
+        Path(f"{path}.json").unlink()  # no record of the old file beside the new one
+    write_whole(path, lambda out: _copy(archive, member, f"unpacking {file.name}", len_rows=rows, write=out.write))
+    write_sidecar(path, **origin)
+    return path
+
+
+def _copy(
+    archive: zipfile.ZipFile,
+    member: zipfile.ZipInfo,
+    what: str,
+    *,
+    len_rows: int,
+    write: Callable[[bytes], Any] | None = None,
+) -> None:
+    """Read a member to its end, where zipfile compares its CRC-32; `write` gets the bytes."""
+    from fidec.data.make.progress import RowProgress  # here, because the makers write their files with `npz`
+
+    done = 0
+    with archive.open(member) as stream, RowProgress(what, len_rows, 0, enabled=member.file_size > 2**30) as bar:
+        while block := stream.read(_BLOCK):
+            if write is not None:
+                write(block)
+            before, done = done, done + len(block)
+            bar.advance(len_rows * done // member.file_size - len_rows * before // member.file_size)
