@@ -59,8 +59,8 @@ class Assessment:
             envs=envs or resolve(config).eval_envs,
             candidates=candidates or config.candidates,
             timeout=config.eval_timeout,
-            success_timing=config.success_timing,
-            rendering=config.rendering or "exact",
+            success_timing=policy.info.get("success_timing") or config.success_timing,
+            rendering=policy.info.get("rendering") or config.rendering or "exact",
         )
 
     @property

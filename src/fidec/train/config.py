@@ -36,8 +36,8 @@ class RunConfig:
     data_dir: Path | None = None
     """Where OGBench and D4RL data files lie; by default the cache directory (`fidec doctor` shows it)."""
     memory_limit: float | None = None
-    """GB. Data larger than this stays on disk and is read batch by batch; by default half of the machine's free
-    memory, or of the device's."""
+    """GB. Data larger than this is not put on the device but fed to it batch by batch, large images in npz files
+    straight from the disk; by default half of the device's free memory (on a CPU, the machine's)."""
     steps: int = _OPEN
     """Gradient steps; by default those of the task's protocol, or 1,000,000."""
     seed: int = 0

@@ -247,6 +247,7 @@ class Session:
 
     def _save_policy(self) -> None:
         info = {"task": self.config.task, "dataset": self.dataset_name, "step": self.step}
+        info |= {"success_timing": self.config.success_timing, "rendering": self.config.rendering}
         Policy(self.config.algo, self.config.options, self.spec, self.carry.state, info).save(self.directory.policy)
 
 
