@@ -16,6 +16,7 @@ from fidec.data.feed import DeviceFeed
 from fidec.data.sampling import PLAIN
 from fidec.errors import NonFiniteError
 from fidec.train import loop
+from fidec.types import Spec
 
 SEED, BATCH, STEPS = 5, 16, 23
 
@@ -183,6 +184,21 @@ def test_a_signal_stops_between_dispatches(linear):
     assert step == shown[-1] == int(carry.state["count"])
     assert len(shown) == 3
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_steps_taken_one_by_one_are_the_loop(linear):
+    """As images are trained on a CPU."""
+    alone = loop.make_steps(linear.algorithm, SEED, looped=False)
+    shown = []
+    pace, signals = loop.Pace(looped=False), loop.Signals()
+    carry, step = loop.run_to(alone, linear.start(), linear.feed, 0, STEPS, pace, signals, shown.append)
+    assert (step, shown) == (STEPS, list(range(1, STEPS + 1)))
+    whole = run(linear.steps, linear.start(), linear.chunk, STEPS)
+    assert int(carry.state["count"]) == int(whole.state["count"]) == STEPS
+    for ours, theirs in zip(jax.tree.leaves(carry), jax.tree.leaves(whole), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    assert not loop.step_by_step(Spec((3,), 2))
+    assert loop.step_by_step(Spec((8, 8, 3), 2, "uint8")) == (jax.default_backend() == "cpu")
 
 
 def test_a_second_interrupt_is_not_caught():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import re
@@ -37,7 +38,7 @@ SCORES = {
 SHA = "ab" * 32
 
 
-def write_run(job, scores, sha256=SHA, **changes):
+def write_run(job, scores, sha256=SHA, file_sha256=SHA, regenerated=True, **changes):
     with RunDirectory.create(job.directory) as directory:
         plan = job.plan
         config = RunConfig(
@@ -49,13 +50,14 @@ def write_run(job, scores, sha256=SHA, **changes):
             batch_size=plan.batch_size,
             eval_interval=plan.eval_interval,
             eval_episodes=plan.eval_episodes,
+            data=job.data(),
             options=job.options(),
         )
         directory.write_config({**config.to_json(), **changes})
-        info = {"file": "data/some-play-v0.npz", "regenerated": True, "file_sha256": sha256}
-        facts = {"source": f"ogbench:{job.task}", "transitions": 100_000, "sha256": "0" * 64, "info": info}
+        info = {"file": "data/some-play-v0.npz", "regenerated": regenerated, "file_sha256": file_sha256}
+        facts = {"source": f"ogbench:{job.task}", "transitions": 100_000, "sha256": sha256, "info": info}
         directory.write_environment({"dataset": facts})
-        rows = [{"step": 2_500 * k, "evaluation/score": score} for k, score in enumerate(scores, 1)]
+        rows = [{"step": plan.eval_interval * k, "evaluation/score": score} for k, score in enumerate(scores, 1)]
         (directory.path / "eval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         times = [{"step": 1, "time/compile": 10.0}, {"step": 500, "time/steps_per_second": 100.0}]
         times.append({"step": 2_500, "time/evaluation": 5.0})
@@ -172,6 +174,50 @@ def test_runs_on_other_data_do_not_compare(tmp_path):
     write_run(two, (0, 1, 2, 3), sha256="cd" * 32)
     with pytest.raises(RunError, match="not trained on the same data"):
         render(made, "md")
+
+
+def test_the_same_data_is_so_by_its_content(tmp_path):
+    """One run knows the hash of its file, the other does not."""
+    made = jobs_in(tmp_path, seeds=(0,))
+    one, two = [job for job in made if job.task == SCENE][:2]
+    write_run(one, (0, 1, 2, 3), sha256="cd" * 32, file_sha256=None)
+    write_run(two, (0, 1, 2, 3), sha256="cd" * 32)
+    assert "| some-play-v0 | regenerated | 100,000 | abababababab |" in render(made, "md")
+
+
+def caption_of(tmp_path, steps=0, scale=None, regenerated: bool | None = True):
+    (job,) = jobs(
+        SUITES["paper"], out=tmp_path, data_dir=None, words=("fql",), patterns=(SCENE,), steps=steps, scale=scale
+    )
+    write_run(job, [1] * (job.plan.steps // job.plan.eval_interval), regenerated=regenerated)
+    return suite_table.render([job], scale, tmp_path, "md").splitlines()[0]
+
+
+def test_the_caption_calls_published_only_what_is(tmp_path):
+    assert "The published protocol." in caption_of(tmp_path / "full")
+    short = caption_of(tmp_path / "short", steps=1_000)
+    assert "Shortened: 1,000 steps, not the published protocol" in short
+    assert "The published protocol." not in short
+    assert "Another length: 2,000,000 steps" in caption_of(tmp_path / "long", steps=2_000_000)
+    assert "10,000 steps" in caption_of(tmp_path / "small", scale=SMALL)
+    both = caption_of(tmp_path / "both", steps=1_000, scale=SMALL)
+    assert "3 layers of 128, steps of 128 transitions" in both
+    assert "1,000 steps." in both
+    assert "10,000" not in both
+
+
+def test_data_of_unknown_origin_may_be_the_official_one(tmp_path):
+    assert "Data regenerated, not the official files." in caption_of(tmp_path / "made")
+    assert "Data of unknown origin." in caption_of(tmp_path / "unknown", regenerated=None)
+
+
+def test_a_finished_run_on_other_data_is_not_the_one_that_is_asked_for(tmp_path):
+    job = next(job for job in jobs_in(tmp_path, seeds=(0,)) if job.task == SCENE)
+    write_run(job, (0, 1, 2, 3), data="npz:/elsewhere/scene.npz")
+    with pytest.raises(ConfigError, match=r"data npz:/elsewhere/scene.npz, not ogbench:scene-play"):
+        job.state()
+    assert job.state(any_data=True) == "done"  # for the table, which names the data
+    assert dataclasses.replace(job, source="npz:/elsewhere/scene.npz").state() == "done"
 
 
 def test_a_run_of_other_settings_or_without_a_score_is_left_out_and_named(tmp_path, capsys):

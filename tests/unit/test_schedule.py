@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -191,3 +192,23 @@ def test_a_torn_last_line_is_not_read(tmp_path):
     path.write_text('{"step": 1, "a": 2}\n{"step": 2, "b": 3}\n{"step": 3, "b"')
     assert last_row(path) == {"step": 2, "b": 3}
     assert last_row(path, "a") == {"step": 1, "a": 2}
+    path.write_text('{"step": 1, "a": 2}\n{"step": 2, "b"{"step": 3, "b": 3}\n')  # torn, and then gone on with
+    assert last_row(path) == {"step": 1, "a": 2}
+
+
+def test_the_last_evaluation_is_found_behind_many_rows(tmp_path):
+    rows = [{"step": 1, "time/evaluation": 9.0}, *({"step": k, "time/steps_per_second": 1.0} for k in range(500))]
+    (tmp_path / "time.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert last_row(tmp_path / "time.jsonl", "evaluation") == rows[0]
+
+
+def test_workers_share_the_memory_of_a_gpu(monkeypatch):
+    name = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+    for each in (name, "XLA_CLIENT_MEM_FRACTION"):
+        monkeypatch.delenv(each, raising=False)
+    assert schedule.child_environment(3) == {**os.environ, name: "0.300"}
+    assert name not in schedule.child_environment(1)
+    monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", "0.2")
+    assert name not in schedule.child_environment(3)
+    monkeypatch.setenv(name, "0.4")
+    assert schedule.child_environment(3)[name] == "0.4"

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from fidec import algos, tasks
-from fidec.errors import ConfigError
+from fidec.data.make.expert.store import RECORD
+from fidec.errors import BusyError, ConfigError, DataError
 from fidec.tasks.ablation import AVERAGES, REPORTED
 from fidec.tasks.scale import SMALL, benchmark_plan, is_manipulation, last_evaluations
 from fidec.tasks.suites import DEMO, SUITES, Variant
+from fidec.train import suite_data
 from fidec.train.config import RunConfig
 from fidec.train.suite import jobs
 
@@ -139,6 +141,88 @@ def test_what_a_suite_has_not_it_says():
         jobs_of("ablation-t-eps", words=("iql",))
     with pytest.raises(ConfigError, match="sacc"):
         jobs_of("paper", words=("sacc",), patterns=(CUBE,))
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"words": ("fql:papper",)}, "fql has no preset 'papper'"),
+        ({"seeds": ()}, "--seeds: give at least one"),
+        ({"seeds": (0, -1)}, "seed must be at least 0"),
+        ({"steps": -5}, "--steps"),
+    ],
+)
+def test_bad_words_are_found_before_anything_starts(keywords, message):
+    with pytest.raises(ConfigError, match=message):
+        jobs_of("paper", patterns=(CUBE,), **keywords)
+
+
+def test_an_option_that_a_variant_lacks_is_found_before_anything_starts():
+    suite = dataclasses.replace(DEMO, variants=(Variant("bc", options={"t_eps": 0.7}),))
+    with pytest.raises(ConfigError, match="bc has no option t_eps"):
+        jobs(suite, out=Path("out"), data_dir=None)
+
+
+@pytest.fixture
+def maker(monkeypatch, tmp_path):
+    """Stands in for `make_dataset`: notes how it is called, and raises what it is told to, in turn."""
+    calls, errors = [], []
+
+    def make(name, rows, **keywords):
+        calls.append((name, rows, keywords))
+        if errors:
+            raise errors.pop(0)
+
+    monkeypatch.setattr("fidec.data.make.make_dataset", make)
+    monkeypatch.setattr(suite_data, "PAUSE", 0.0)
+    monkeypatch.setenv("FIDEC_DATA_DIR", str(tmp_path / "cache"))
+    return calls, errors
+
+
+def provide(tmp_path, pattern, said):
+    found = jobs(
+        SUITES["paper"], out=tmp_path, data_dir=tmp_path / "data", words=("bc",), patterns=(pattern,), scale=SMALL
+    )
+    return suite_data.provide(found, SMALL, 0, said.append)
+
+
+def test_data_is_made_once_for_all_tasks_that_share_it(tmp_path, maker):
+    calls, errors = maker
+    errors.append(DataError("the disk is full"))
+    without = provide(tmp_path, "cube-single-*", [])
+    assert len(calls) == 1
+    assert len(without) == 5
+    assert all("the disk is full" in reason for reason in without.values())
+
+
+def test_data_that_another_process_makes_is_waited_for(tmp_path, maker):
+    calls, errors = maker
+    errors += [BusyError("taken"), BusyError("taken")]
+    said = []
+    assert provide(tmp_path, CUBE, said) == {}
+    assert len(calls) == 3
+    assert [line for line in said if "waits for it" in line] == [
+        f"data for {CUBE}: another process makes it: waits for it"
+    ]
+
+
+def test_an_expert_in_the_cache_is_used_and_a_lacking_one_named_with_its_command(tmp_path, maker):
+    calls, errors = maker
+    errors.append(ConfigError("this data needs the expert 'ant'"))
+    (reason,) = provide(tmp_path, ANT, []).values()
+    command = f"fidec data make antmaze-large-navigate-v0 --rows 100000 --data-dir {tmp_path / 'data'} --train-expert"
+    assert f"`{command}`" in reason
+    assert list(calls[0][2]["experts"]) == []
+    own = tmp_path / "cache" / "experts" / "ant"
+    own.mkdir(parents=True)
+    (own / RECORD).touch()
+    assert provide(tmp_path, ANT, []) == {}
+    assert calls[1][2]["experts"] == [own]
+    here = tmp_path / "data" / "experts" / "ant"
+    here.mkdir(parents=True)
+    (here / RECORD).touch()
+    provide(tmp_path, ANT, [])
+    assert calls[2][2]["experts"] == []  # the directory's own goes before
 
 
 def test_the_ablation_is_the_papers():

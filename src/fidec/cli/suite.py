@@ -164,6 +164,8 @@ def _run(args: RunArgs) -> int:
 
     if args.workers < 1:
         raise ConfigError(f"--workers must be at least 1, not {args.workers}")
+    if args.rows < 0:
+        raise ConfigError(f"--rows must be at least 1, or 0 for the suite's or the scale's, not {args.rows}")
     suite, scale, out = _which(args)
     jobs = _jobs(args, args.data_dir, args.sources)
     if args.dry_run:

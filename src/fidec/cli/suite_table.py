@@ -12,7 +12,7 @@ from fidec import tasks
 from fidec.errors import ConfigError, FidecError, RunError
 from fidec.report import benchmark, table
 from fidec.report import render as rendering
-from fidec.tasks.scale import Scale
+from fidec.tasks.scale import Scale, benchmark_plan
 from fidec.train import files
 from fidec.train.suite import Job
 
@@ -51,9 +51,9 @@ def render(jobs: Sequence[Job], scale: Scale | None, out: Path, form: str, basel
 
 
 def _is_done(job: Job) -> bool:
-    """Whether its run is finished; one of other settings is left out, which is said."""
+    """Whether its run is finished; one of other settings is left out, which is said. The table names the data."""
     try:
-        return job.state() == "done"
+        return job.state(any_data=True) == "done"
     except FidecError as error:
         print(f"left out: {error}", file=sys.stderr)
         return False
@@ -97,10 +97,8 @@ def _caption(jobs: Sequence[Job], runs: Sequence[benchmark.Run], scale: Scale | 
     kinds = sorted({run.data.kind for run in runs})
     count = len({run.job.task for run in runs})
     parts = [
-        f"Reduced scale ({scale.summary}), not the published protocol: the paper's numbers are for orientation only."
-        if scale
-        else "The published protocol.",
-        f"Data {' and '.join(kinds)}{', not the official files' * ('official' not in kinds)}.",
+        _protocol(runs, scale),
+        f"Data {' and '.join(kinds)}{', not the official files' * (kinds == ['regenerated'])}.",
         f"{count} of the suite's {len(suite.tasks)} tasks have runs; seeds {_words(seeds)}; {_words(steps)} steps.",
         f"Score: mean of {averaged} of {_words(episodes)} episodes, in percent.",
         cells,
@@ -116,6 +114,24 @@ def _caption(jobs: Sequence[Job], runs: Sequence[benchmark.Run], scale: Scale | 
     else:
         parts.append("IQM: interquartile mean over tasks. One seed has no spread and no interval.")
     return " ".join(parts)
+
+
+def _protocol(runs: Sequence[benchmark.Run], scale: Scale | None) -> str:
+    """Whether the runs are as long as the published ones, and what else they are."""
+    plans = [run.job.plan for run in runs]
+    if scale is not None:
+        own = all(plan == scale.plan() for plan in plans)
+        summary = scale.summary if own else scale.summary.replace(f"{scale.steps:,} steps", "steps")
+        how = f"Reduced scale ({summary})"
+    else:
+        rows = [tasks.find(run.job.task, run.job.suite.setting) for run in runs]
+        published = [benchmark_plan(row, run.job.variant.method) for row, run in zip(rows, runs, strict=True) if row]
+        if plans == published:
+            return "The published protocol."
+        longer = any(plan.steps > other.steps for plan, other in zip(plans, published, strict=False))
+        steps = _words(sorted({plan.steps for plan in plans}))
+        how = f"{'Another length' if longer else 'Shortened'}: {steps} steps"
+    return f"{how}, not the published protocol: the paper's numbers are for orientation only."
 
 
 def _words(numbers: Sequence[int]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -56,12 +57,12 @@ class Job:
         """What the process printed; beside the run, which must begin empty. Locked while a suite's process lives."""
         return self.directory.with_suffix(".log")
 
-    def state(self) -> str:
+    def state(self, any_data: bool = False) -> str:
         """new, or what the run's own directory says: a killed run still says running."""
         if not (self.directory / "config.json").exists():
             return "new"
         directory = RunDirectory.open(self.directory, read_only=True)
-        self._check(directory.read_config())
+        self._check(directory.read_config(), any_data)
         return (directory.read_status() or {"state": "failed"})["state"]
 
     def busy(self) -> bool:
@@ -80,22 +81,22 @@ class Job:
         """The method's whole configuration."""
         return resolve_options(self.variant.method, self.variant.preset, self.task, **self.changes)
 
-    def _check(self, config: dict[str, Any]) -> None:
+    def _check(self, config: dict[str, Any], any_data: bool) -> None:
         """A finished run counts only if it is the run that this suite asks for."""
         plan, variant = self.plan, self.variant
         asked = {"task": self.task, "algo": variant.method, "preset": variant.preset, "seed": self.seed}
         asked |= {name: getattr(plan, name) for name in ("steps", "batch_size", "eval_interval", "eval_episodes")}
-        asked |= {} if self.source is None else {"data": self.data()}
+        asked |= {} if any_data else {"data": self.data()}
         asked |= asdict(self.options())
         stored = RunConfig.from_json(config)
         found = vars(stored) | asdict(stored.options)
-        other = [
-            f"{name} {found.get(name)}, not {value}" for name, value in asked.items() if found.get(name) != value
-        ]
+        other = {name: value for name, value in asked.items() if found.get(name) != value}
         if other:
+            what = "; ".join(f"{name} {found.get(name)}, not {value}" for name, value in other.items())
+            advice = ", or give its data with --sources" * ("data" in other)
             raise ConfigError(
                 f"{self.directory} holds a run with other settings than suite {self.suite.name!r} asks for "
-                f"({'; '.join(other)}): remove it, or choose another --out"
+                f"({what}): remove it, or choose another --out{advice}"
             )
 
     def command(self) -> list[str]:
@@ -139,6 +140,7 @@ def jobs(
     sources: Mapping[str, str] | None = None,
 ) -> list[Job]:
     """The suite's jobs, task by task. Without `words`, methods that the paper lacks on a task are left out."""
+    _check_numbers(seeds, steps)
     scale = suite.scale or scale
     chosen, found = suite.choose_variants(words), []
     for task in suite.choose_tasks(patterns):
@@ -154,6 +156,7 @@ def jobs(
                 plan = benchmark_plan(row, variant.method, steps)
             else:
                 raise ConfigError(f"suite {suite.name!r}: nobody published a protocol for {task}; give it a scale")
+            resolve_options(variant.method, variant.preset, task, **changes)  # a bad one is found before all work
             source = next((s for name, s in (sources or {}).items() if fnmatchcase(task, name)), None)
             for seed in seeds:
                 place = out / task / variant.name / f"seed{seed:03d}"
@@ -161,6 +164,15 @@ def jobs(
                     place = out / f"{variant.method}-seed{seed:03d}"
                 found.append(Job(suite, task, variant, seed, plan, changes, place, data_dir, source))
     return found
+
+
+def _check_numbers(seeds: tuple[int, ...], steps: int) -> None:
+    if not seeds:
+        raise ConfigError("--seeds: give at least one, such as --seeds 0")
+    for seed in seeds:
+        RunConfig(seed=seed)  # which says what a seed may be
+    if steps < 0:
+        raise ConfigError(f"--steps must be at least 1, or 0 for the protocol's, not {steps}")
 
 
 def is_locked(path: Path) -> bool:
@@ -177,17 +189,26 @@ def is_locked(path: Path) -> bool:
 
 def last_lines(log: Path, count: int) -> str:
     """The end of a log, without reading all of it."""
+    return "\n".join(_tail(log, 4096)[-count:])
+
+
+def _tail(log: Path, size: int) -> list[str]:
+    """The lines in the last bytes of a log; the first may be cut."""
     if not log.exists():
-        return ""
+        return []
     with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - 4096))
+        file.seek(max(0, log.stat().st_size - size))
         text = file.read().decode(errors="replace")
-    return "\n".join([line for line in text.splitlines() if line.strip()][-count:])
+    return [line for line in text.splitlines() if line.strip()]
 
 
 def last_row(path: Path, key: str = "") -> dict[str, Any]:
-    """The last event of a JSON log that mentions `key`; empty before the first."""
-    for line in reversed(last_lines(path, 50).splitlines()):
-        if key in line and line.startswith("{") and line.endswith("}"):
-            return json.loads(line)
+    """The last event of a JSON log that mentions `key`; empty before the first. Torn lines are passed over.
+
+    Between two evaluations there may be hundreds of other rows, so it looks back far.
+    """
+    for line in reversed(_tail(path, 65_536)):
+        if key in line and line.startswith("{"):
+            with suppress(ValueError):
+                return json.loads(line)
     return {}

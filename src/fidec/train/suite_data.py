@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import shlex
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fidec import tasks
 from fidec.data.cache import data_dir
-from fidec.errors import ConfigError, DataError, FidecError
+from fidec.errors import BusyError, ConfigError, DataError, FidecError
 from fidec.tasks.scale import Scale
 from fidec.train.suite import Job
 
 ROWS = 1_000_000  # of data made for the benchmark at its published size, where nobody says how many there were
+PAUSE = 5.0  # seconds between two attempts at data that another process makes
 
 
 def lacking(job: Job) -> str | None:
@@ -44,12 +47,22 @@ def provide(jobs: Sequence[Job], scale: Scale | None, rows: int, say: Callable[[
         reason = lacking(job)
         if reason is None and not rows:
             continue
-        key = (job.data(), job.data_dir)
+        key = (_data_set(job), job.data_dir)
         if key not in tried:
             tried[key] = _make(job, rows or _rows(job, scale), reason, say, small=scale is not None)
         if tried[key] is not None:
             without[job] = tried[key]
     return without
+
+
+def _data_set(job: Job) -> str:
+    """What is made or got at once: the tasks of one OGBench family share it."""
+    scheme, _, what = job.data().partition(":")
+    if scheme == "ogbench":
+        from fidec.data import ogbench
+
+        return f"{scheme}:{ogbench.dataset_name(what)}"
+    return job.data()
 
 
 def _rows(job: Job, scale: Scale | None) -> int:
@@ -69,10 +82,44 @@ def _make(job: Job, rows: int, reason: str | None, say: Callable[[str], None], s
     except ConfigError:
         return reason
     rendering = "fast" if small and recipe.rendering else None  # exact pictures are for the published size
+    directory, workers, waits = data_dir(job.data_dir), os.cpu_count() or 1, False
+    lacks, experts = _experts(recipe.experts, directory)
     say(f"data for {job.task}: {rows} rows of {recipe.name} are made")
-    try:
-        workers = os.cpu_count() or 1
-        make_dataset(name, rows, directory=data_dir(job.data_dir), seed=0, workers=workers, rendering=rendering)
-    except FidecError as error:
-        return f"its data could not be made: {error}"
-    return None
+    while True:
+        try:
+            # Data that is there (no reason) was made with experts of its own, which need not be the cache's.
+            make_dataset(
+                name,
+                rows,
+                directory=directory,
+                seed=0,
+                workers=workers,
+                rendering=rendering,
+                experts=experts if reason else (),
+            )
+            return None
+        except BusyError:
+            if not waits:
+                say(f"data for {job.task}: another process makes it: waits for it")
+            waits = True
+            time.sleep(PAUSE)
+        except FidecError as error:
+            advice = ""
+            if isinstance(error, ConfigError) and lacks:  # a training of days is refused
+                words = ["fidec", "data", "make", recipe.name, "--rows", str(rows), "--data-dir", str(directory)]
+                words += ["--rendering", rendering] if rendering else []
+                advice = f" The whole command: `{shlex.join([*words, '--train-expert'])}`"
+            return f"its data could not be made: {error}{advice}"
+
+
+def _experts(names: Sequence[str], directory: Path) -> tuple[bool, list[Path]]:
+    """Whether one is nowhere, and those that only the user's cache has, not the data directory."""
+    from fidec.data.make.expert import obtain
+    from fidec.data.make.expert.store import RECORD
+
+    def there(name: str, where: Path) -> bool:
+        return (obtain.cached(name, where) / RECORD).exists()
+
+    own, wanted = data_dir(), [name for name in names if not there(name, directory)]
+    found = [obtain.cached(name, own) for name in wanted if there(name, own)]
+    return len(found) < len(wanted), found
