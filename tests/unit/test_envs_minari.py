@@ -76,6 +76,7 @@ def test_dict_observations_are_flattened_as_the_data_is(declare):
         ({"id": "Hopper-v5", "kwargs": {"xml_file": "/etc/passwd"}}, "xml_file='/etc/passwd'; only plain values of"),
         ({"id": "Hopper-v5", "kwargs": {"healthy_reward": "1"}}, "healthy_reward='1'"),
         ({"id": "Hopper-v5", "kwargs": {"healthy_reward": float("nan")}}, "healthy_reward='nan'"),
+        ({"id": "Hopper-v5", "kwargs": {"healthy_reward": 10**400}}, "healthy_reward='1000"),
         ({"id": "Hopper-v5", "kwargs": {"reward_type": "evil"}}, "reward_type='evil'"),
         ({"id": "Hopper-v5", "kwargs": {"maze_map": [[1, "<x>"]]}}, "maze_map="),
         ({"id": "Hopper-v5", "kwargs": {"maze_map": [[1] * 65]}}, "maze_map="),

@@ -12,14 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fidec.data.cache import read_sidecar
 from fidec.data.make import RECIPES, make_dataset
 from fidec.data.make.expert import obtain
 from fidec.data.make.expert.features import FLIPPED_STEPS, flipped, turned, upright
 from fidec.data.make.expert.policy import Policy, layers_of
 from fidec.data.make.expert.recipes import EXPERTS
-from fidec.data.make.expert.store import CHECKPOINT, load_expert, save_expert
+from fidec.data.make.expert.store import CHECKPOINT, load_expert, save_expert, write_arrays
 from fidec.data.make.expert.track import Track
 from fidec.data.make.worker import open_world
+from fidec.data.ogbench import find_file
+from fidec.disk import sha256_file
 from fidec.errors import ConfigError, DataError
 from fidec.quiet import global_numpy_seed
 
@@ -172,6 +175,17 @@ def test_training_that_was_stopped_goes_on_exactly(tmp_path):
     with pytest.raises(DataError, match="changed or damaged"):
         Trainer(TINY, tmp_path / "cut")
 
+    checkpoint = tmp_path / "cut" / CHECKPOINT
+    facts = json.loads(checkpoint.read_text())
+    for change in ({"blocks": None}, {"blocks": "4"}, {"file": 3}, {"sha256": 5}):
+        checkpoint.write_text(json.dumps(facts | change))
+        with pytest.raises(DataError, match="cannot be read"):
+            Trainer(TINY, tmp_path / "cut")
+    write_arrays(file, {"walkers/state": np.zeros((1, 3))})
+    checkpoint.write_text(json.dumps(facts | {"sha256": sha256_file(file)}))
+    with pytest.raises(DataError, match="does not fit this training"):
+        Trainer(TINY, tmp_path / "cut")
+
 
 @pytest.mark.slow
 def test_sac_learns_where_to_go():
@@ -192,7 +206,7 @@ def test_sac_learns_where_to_go():
     assert policy.mean(np.array([[1.0], [-1.0]], np.float32))[:, 0] == pytest.approx([1, -1], abs=0.3)
 
 
-def test_train_expert_reports_and_is_kept(tmp_path):
+def test_train_expert_reports_and_is_kept(tmp_path, monkeypatch):
     expert = obtain.train_expert(TINY, tmp_path, progress=False, report_episodes=1)
     assert {path.name for path in tmp_path.iterdir()} == {"lock", "expert.json", "weights.safetensors"}
     record = json.loads((tmp_path / "expert.json").read_text())
@@ -201,6 +215,16 @@ def test_train_expert_reports_and_is_kept(tmp_path):
     assert record["report"]["open"]["distance"] >= abs(record["report"]["open"]["return"])
     assert record["report"]["maze"]["data"] == "antmaze-large-navigate-v0"
     assert obtain.find(["ant"], tmp_path, [tmp_path])["ant"].sha256 == expert.sha256 == record["sha256"]
+
+    def refuse(recipe, directory, seed):
+        raise RuntimeError("trained again")
+
+    monkeypatch.setattr("fidec.data.make.expert.train.Trainer", refuse)  # what another process finished is taken
+    assert obtain.train_expert(TINY, tmp_path, progress=False).sha256 == expert.sha256
+    assert obtain.train_expert(replace(TINY, steps=8), tmp_path, progress=False).sha256 == expert.sha256
+    for other, seed in ((replace(TINY, steps=72), 0), (replace(TINY, batch=9), 0), (TINY, 1)):
+        with pytest.raises(RuntimeError, match="trained again"):
+            obtain.train_expert(other, tmp_path, seed=seed, progress=False)
 
 
 # --- keeping ------------------------------------------------------------------------------------------------
@@ -226,6 +250,36 @@ def test_experts_are_checked_before_use(tmp_path):
     weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\1")
     with pytest.raises(DataError, match="changed or damaged"):
         load_expert(path)
+
+
+@pytest.mark.parametrize(
+    "change", [{"features": ["a"]}, {"features": {}}, {"sha256": 5}, {"name": None}, {"format": "1"}]
+)
+def test_a_record_of_other_types_is_refused(tmp_path, change):
+    record = json.loads((untrained(tmp_path, "ant") / "expert.json").read_text())
+    (tmp_path / "expert.json").write_text(json.dumps(record | change))
+    with pytest.raises(DataError, match="not an expert that this version"):
+        load_expert(tmp_path)
+
+
+def test_weights_that_are_no_network_are_refused(tmp_path):
+    (tmp_path / "expert.json").write_text("[" * 100_000)
+    with pytest.raises(DataError, match="no JSON object"):
+        load_expert(tmp_path)
+    first, last = random_layers("ant")
+    for layers in (
+        [],
+        [first, first],
+        [last, first],
+        [(first[0], np.zeros(3, np.float32)), last],
+        [(first[1], first[1])],
+    ):
+        save_expert(tmp_path, layers, {"name": "ant", "features": "plain"})
+        with pytest.raises(DataError, match="no layers, or layers that do not fit"):
+            load_expert(tmp_path)
+    (tmp_path / "weights.safetensors").write_bytes(b"no arrays")
+    with pytest.raises(DataError, match="no arrays that can be read"):
+        load_expert(tmp_path, sha256=sha256_file(tmp_path / "weights.safetensors"))
 
 
 def test_days_are_only_spent_when_asked_to(tmp_path, monkeypatch):
@@ -322,6 +376,20 @@ def test_ant_data_is_ogbenchs_and_names_its_expert(tmp_path):
     assert make_dataset(name, **again).reused  # the expert is gone: what is there is good enough
     with pytest.raises(DataError, match="experts is"):
         make_dataset(name, experts=[other], **again)
+
+
+def test_missing_data_is_only_offered_to_be_made_if_it_can_be(tmp_path):
+    for name, makes in (("antmaze-large-navigate-v0", True), ("antmaze-large-stitch-v0", False)):
+        with pytest.raises(DataError, match=f"`fidec data get {name}`") as caught:
+            find_file(name, tmp_path)
+        assert (f"`fidec data make {name} --rows 100000`" in str(caught.value)) is makes
+
+
+@pytest.mark.parametrize("side", ["x.json", "x.npz.json"])
+def test_a_data_record_with_other_settings_than_an_object_is_refused(tmp_path, side):
+    (tmp_path / side).write_text(json.dumps({"made_by": "me", "sha256": {"train": "0"}, "settings": "fast"}))
+    with pytest.raises(DataError, match="'settings' is no JSON object"):
+        read_sidecar(tmp_path / "x.npz")
 
 
 def test_workers_with_experts_never_import_jax(tmp_path):

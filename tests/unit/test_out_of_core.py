@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import tracemalloc
@@ -46,6 +47,7 @@ def short_chunks(monkeypatch):
 
 
 def saved(path, compressed: bool = False, **columns):
+    path.parent.mkdir(exist_ok=True)
     (np.savez_compressed if compressed else np.savez)(path, **(columns or frame_columns()))
     return path
 
@@ -156,26 +158,54 @@ def test_a_compressed_file_is_unpacked_once(tmp_path, map_all):
     assert copy.stat().st_mtime_ns == before
     saved(path, True, **frame_columns(seed=1))  # another archive under the same name
     assert load_dataset(f"npz:{path}").sha256 != first
-    content = bytearray(copy.read_bytes())
-    content[-1] ^= 1
-    copy.write_bytes(content)
-    with pytest.raises(DataError, match="changed or damaged"):
+    second, content = load_dataset(f"npz:{path}").sha256, copy.read_bytes()
+    copy.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert load_dataset(f"npz:{path}").sha256 == second  # a damaged copy is made again
+    assert copy.read_bytes() == content
+    for text in ("{", json.dumps({**json.loads(record.read_text()), "sha256": 5})):
+        record.write_text(text)
+        assert load_dataset(f"npz:{path}").sha256 == second
+
+
+def test_a_read_only_place_is_not_a_damaged_file(tmp_path, map_all, monkeypatch):
+    path = saved(tmp_path / "data" / "frames.npz", compressed=True)
+    read_only, write_whole = [path.parent], unpack.write_whole
+    monkeypatch.setattr(unpack.platformdirs, "user_cache_dir", lambda name: str(tmp_path / "cache" / name))
+
+    def write(to, content):
+        if to.parent in read_only:
+            raise OSError(errno.EROFS, "Read-only file system")
+        write_whole(to, content)
+
+    monkeypatch.setattr(unpack, "write_whole", write)
+    frames = load_dataset(f"npz:{path}").observations.frames
+    copy = tmp_path / "cache" / "fidec" / "unpacked" / "frames.observations.npy"
+    np.testing.assert_array_equal(frames, np.load(copy))
+    assert [each.name for each in path.parent.iterdir()] == ["frames.npz"]
+    read_only.append(copy.parent)
+    assert load_dataset(f"npz:{path}").mapped  # nothing has to be written again
+    copy.unlink()
+    with pytest.raises(
+        DataError, match=r"cannot be written to .*data \(Read-only.* or .*unpacked \(Read-only"
+    ) as caught:
         load_dataset(f"npz:{path}")
+    assert "damaged" not in str(caught.value)
 
 
 def test_unpacking_that_cannot_succeed_leaves_nothing(tmp_path, map_all, monkeypatch):
     path = saved(tmp_path / "frames.npz", compressed=True)
+    monkeypatch.setattr(unpack.platformdirs, "user_cache_dir", lambda name: str(tmp_path / "cache"))
     usage = namedtuple("usage", "total used free")
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda folder: usage(10, 5, 5))
-        with pytest.raises(DataError, match=r"GB unpacked, and .* has 0\.0 GB free"):
+        with pytest.raises(DataError, match=r"GB unpacked.* \(0\.0 GB free\) or .*cache"):
             load_dataset(f"npz:{path}")
     damaged = bytearray(path.read_bytes())
     damaged[500] ^= 1
     path.write_bytes(damaged)
     with pytest.raises(DataError, match="damaged"):
         load_dataset(f"npz:{path}")
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["frames.npz"]
+    assert [each.name for each in tmp_path.rglob("*") if each.is_file()] == ["frames.npz"]
 
 
 def test_damage_in_a_mapped_member_is_found(tmp_path, map_all):
@@ -204,7 +234,22 @@ def test_an_archive_written_in_parts_is_what_numpy_writes():
     assert parts.getvalue() == whole.getvalue()
 
 
-def test_a_users_own_mapped_array_is_not_copied(tmp_path):
+def test_the_host_draws_where_jax_has_no_cpu(monkeypatch, short_chunks):
+    dataset = dataset_from_arrays(**random_columns())
+    device, host = (make_feed([dataset], SEED, BATCH, Sampling(), limit=limit) for limit in (1e9, 0))
+    devices = jax.local_devices
+
+    def local_devices(*, backend=None):
+        if backend == "cpu":
+            raise RuntimeError("Unknown backend cpu")
+        return devices(backend=backend)
+
+    monkeypatch.setattr(jax, "local_devices", local_devices)
+    assert_same(host.at(0)[0], device.at(0)[0])
+    host.close()
+
+
+def test_a_users_own_mapped_images_are_not_copied(tmp_path, map_all):
     columns = frame_columns()
     np.save(tmp_path / "frames.npy", columns["observations"])
     loaded = dataset_from_arrays(**columns)

@@ -143,7 +143,7 @@ def build_dataset(
 
 
 def _own(array: np.ndarray) -> np.ndarray:
-    """A copy, unless the array lies in a file: what is mapped may be larger than memory."""
+    """A copy, unless the array is many images in a file: they may be larger than memory."""
     return array if is_mapped(array) else array.copy()
 
 

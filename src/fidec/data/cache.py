@@ -63,6 +63,8 @@ def _read_json(side: Path) -> dict[str, Any]:
         raise DataError(f"{side}: cannot be read as JSON ({error}); delete it to record the file anew.") from error
     if not isinstance(facts, dict):
         raise DataError(f"{side}: expected a JSON object; delete it to record the file anew.")
+    if not isinstance(facts.get("settings"), dict | None):
+        raise DataError(f"{side}: 'settings' is no JSON object; delete it to record the file anew.")
     return facts
 
 

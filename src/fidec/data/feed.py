@@ -115,8 +115,7 @@ class HostFeed:
         self._thread.shutdown(cancel_futures=True)
 
     def _chunk(self, first: int) -> Chunk:
-        # On the host's own device: an accelerator is busy with the steps before these.
-        with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        with jax.default_device(_host_device()):
             numbers = [np.asarray(each) for each in self._numbers(np.int32(first))]
         rows = [_take(source, each, self._stack) for source, each in zip(self._sources, numbers, strict=True)]
         if len(rows) == 2:
@@ -160,6 +159,14 @@ def free_memory() -> float:
         return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration, ValueError):  # no such file outside Linux
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2
+
+
+def _host_device() -> Any:
+    """The host's own, as an accelerator is busy with the steps before; None (the default) if JAX may not use it."""
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:  # such as JAX_PLATFORMS=cuda
+        return None
 
 
 def _layout(batch: Batch) -> tuple[int, Chunk]:

@@ -12,6 +12,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from fidec.data.unpack import worth_mapping
+
 CHUNK_BYTES = 2**24  # read at a time by whatever goes through a whole array
 
 
@@ -50,7 +52,9 @@ class MappedRows:
 
 
 def is_mapped(array: Any) -> bool:
-    """Whether an array lies in a file, where nobody can change it through us."""
+    """Whether an array is many images in a file, where nobody can change them through us."""
+    if isinstance(array, np.ndarray) and not worth_mapping(array.shape, array.dtype):
+        return False  # a small file that a user has mapped
     while isinstance(array, np.ndarray) and not array.flags.writeable:
         array = array.base
     return isinstance(array, (MappedRows, mmap.mmap))

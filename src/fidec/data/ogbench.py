@@ -76,11 +76,13 @@ def find_file(dataset: str, cache_dir: str | Path | None = None) -> Path:
     for folder in folders:
         if (folder / f"{dataset}.npz").is_file():
             return folder / f"{dataset}.npz"
+    from fidec.data.make import RECIPES  # only this message needs the makers
+
+    make = f", or make such data on this machine with `fidec data make {dataset} --rows 100000`"
     raise DataError(
         f"{dataset}.npz not found in {' or '.join(str(f) for f in folders)}. "
-        f"Make it on this machine (cube, scene and puzzle 'play', pointmaze 'navigate') with "
-        f"`fidec data make {dataset} --rows 100000`, or download OGBench's official file with "
-        f"`fidec data get {dataset}`. Another directory: set FIDEC_DATA_DIR."
+        f"Download OGBench's official file with `fidec data get {dataset}`{make if dataset in RECIPES else ''}. "
+        "Another directory: set FIDEC_DATA_DIR."
     )
 
 

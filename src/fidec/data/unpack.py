@@ -1,12 +1,12 @@
 """Large images in a NumPy archive, mapped: where they lie if they are stored, from a copy if they are compressed.
 
-A compressed array is unpacked once, into a `.npy` file beside the archive (or in the cache directory, if that place
-is read-only). The JSON file next to it has its SHA-256, and the checksum of the archive's member that it came from.
+A compressed array is unpacked once, into a `.npy` file beside the archive (or in the user's cache, if that place is
+read-only or full). The JSON file next to it has its SHA-256, and the checksum of the archive's member that it is of.
 """
 
 from __future__ import annotations
 
-import os
+import errno
 import shutil
 import struct
 import time
@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import platformdirs
 from numpy.lib import format as npy
 
-from fidec.data.cache import data_dir, read_sidecar, verify, write_sidecar
-from fidec.disk import write_whole
+from fidec.data.cache import read_sidecar, write_sidecar
+from fidec.disk import sha256_file, write_whole
 from fidec.errors import DataError
 
 MAPPED_BYTES = 2**26  # smaller images are simply read
@@ -62,30 +63,52 @@ def _data_offset(file: Path, member: zipfile.ZipInfo) -> int:
 
 
 def _unpacked(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, rows: int) -> Path:
-    folder = file.parent if os.access(file.parent, os.W_OK) else data_dir() / "unpacked"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{file.stem}.{member.filename}"
+    """The copy of a compressed member: the one that is there, else a new one in the first place that takes it."""
+    name = f"{file.stem}.{member.filename}"
     origin = {"origin": "unpacked", "archive": file.name, "crc32": member.CRC, "unpacked_bytes": member.file_size}
-    if path.is_file():
-        record = read_sidecar(path)
-        if all(record.get(key) == value for key, value in origin.items()):
-            verify(path)
+    paths = [folder / name for folder in (file.parent, Path(platformdirs.user_cache_dir("fidec")) / "unpacked")]
+    for path in paths:
+        if _is_whole(path, origin):
             return path
-    for leftover in folder.glob(f".{path.name}.*.tmp"):
+    what, problems = f"unpacking {file.name}", []
+    for path in paths:
+        try:
+            _make_room(path, member.file_size)
+            write_whole(path, lambda out: _copy(archive, member, what, len_rows=rows, write=out.write))
+            write_sidecar(path, **origin)
+        except OSError as error:
+            problems.append(f"{path.parent} ({error.strerror or error})")
+        else:
+            return path
+    raise DataError(
+        f"{file}: its images take {member.file_size / 1e9:.1f} GB unpacked, and they cannot be written to "
+        f"{' or '.join(problems)}. They are unpacked once, so that they need not fit into memory. Make one of these "
+        "places writable, with enough free space."
+    )
+
+
+def _is_whole(path: Path, origin: dict[str, Any]) -> bool:
+    """Whether an earlier copy of the same member is there, as it was written."""
+    try:
+        record = read_sidecar(path)
+        same = path.is_file() and all(record.get(key) == value for key, value in origin.items())
+        return same and record.get("sha256") == sha256_file(path)
+    except (OSError, DataError):  # unreadable, so it is unpacked again
+        return False
+
+
+def _make_room(path: Path, size: int) -> None:
+    """Clear what an older copy has left, and see whether a new one fits."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for leftover in path.parent.glob(f".{path.name}.*.tmp"):
         with suppress(OSError):
             if time.time() - leftover.stat().st_mtime > _STALE_SECONDS:
                 leftover.unlink()
-    free = shutil.disk_usage(folder).free
-    if free < member.file_size:
-        raise DataError(
-            f"{file}: its images take {member.file_size / 1e9:.1f} GB unpacked, and {folder} has {free / 1e9:.1f} GB "
-            "free. They are unpacked once, so that they need not fit into memory. Make room there."
-        )
+    free = shutil.disk_usage(path.parent).free
+    if free < size:
+        raise OSError(errno.ENOSPC, f"{free / 1e9:.1f} GB free")
     with suppress(FileNotFoundError):
         Path(f"{path}.json").unlink()  # no record of the old file beside the new one
-    write_whole(path, lambda out: _copy(archive, member, f"unpacking {file.name}", len_rows=rows, write=out.write))
-    write_sidecar(path, **origin)
-    return path
 
 
 def _copy(

@@ -8,8 +8,8 @@ gymnasium, and of the arguments only plain values under known names are passed o
 from __future__ import annotations
 
 import json
-import math
 import re
+import sys
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -163,7 +163,7 @@ def _registered(env_id: str) -> Any:
 
 def _is_plain(name: str, value: Any) -> bool:
     if name in _NUMBERS:
-        return type(value) in (bool, int, float) and math.isfinite(value)
+        return type(value) in (bool, int, float) and abs(value) <= sys.float_info.max  # an int may be larger
     if name in _WORDS:
         return isinstance(value, str) and value in _WORDS[name]
     if name in _LISTS:

@@ -206,3 +206,18 @@ def test_importing_and_checking_data_never_imports_jax():
         "assert 'jax' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("give_next", [False, True])
+def test_a_small_mapped_file_is_copied(tmp_path, give_next):
+    """Only many images stay in their file; these are plain arrays, and the file may change afterwards."""
+    data = numbered(50) | {"observations": np.arange(150, dtype=np.float32).reshape(50, 3)}
+    np.save(tmp_path / "obs.npy", data["observations"])
+    mapped = np.load(tmp_path / "obs.npy", mmap_mode="r")
+    dataset = dataset_from_arrays(**data | {"observations": mapped}, next_observations=mapped if give_next else None)
+    assert not dataset.mapped
+    assert dataset.observations.mean() > 0
+    before = dataset.observations.copy()
+    np.load(tmp_path / "obs.npy", mmap_mode="r+")[:] = 0
+    np.testing.assert_array_equal(dataset.observations, before)
+    assert dataset.next_observations.max() > 0

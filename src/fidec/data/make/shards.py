@@ -30,7 +30,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """The content of a JSON file, or None if there is none or it cannot be understood."""
     try:
         content = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 import time
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 from fidec.data.make.expert.recipes import ExpertRecipe, find_expert
 from fidec.data.make.expert.store import RECORD, Expert, load_expert, remove_checkpoint, save_expert
 from fidec.data.make.progress import RowProgress
-from fidec.data.make.shards import locked
+from fidec.data.make.shards import locked, read_json
 from fidec.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -118,6 +119,8 @@ def train_expert(
     from fidec.data.make.recipes import versions
 
     with locked(directory):
+        if (done := _finished(recipe, directory, seed)) is not None:
+            return done
         trainer = Trainer(recipe, directory, seed)
         name = f"expert {recipe.name}"
         with RowProgress(name, recipe.steps, trainer.steps, enabled=progress, unit="steps") as bar:
@@ -145,6 +148,18 @@ def train_expert(
         if not keep_checkpoint:
             remove_checkpoint(directory)
     return load_expert(directory, recipe.name)
+
+
+def _finished(recipe: ExpertRecipe, directory: Path, seed: int) -> Expert | None:
+    """The expert, if another process has trained it since we looked, for at least as long."""
+    record = read_json(directory / RECORD) or {}
+    wanted = json.loads(json.dumps({"name": recipe.name, "seed": seed, "recipe": asdict(recipe)}))
+    steps = record.get("steps")
+    if type(steps) is not int or steps < recipe.steps or not isinstance(record.get("recipe"), dict):
+        return None
+    found = {**record, "recipe": {**record["recipe"], "steps": recipe.steps}}
+    same = all(found.get(key) == value for key, value in wanted.items())
+    return load_expert(directory, recipe.name) if same else None
 
 
 def _train(trainer: Trainer, bar: RowProgress) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def load_expert(directory: Path, name: str | None = None, *, sha256: str | None 
     record = read_json(directory / RECORD)
     if record is None:
         raise DataError(f"{directory} holds no expert: {RECORD} is missing or no JSON object")
-    if record.get("format") != FORMAT or not {"name", "features", "sha256"} <= record.keys():
+    if record.get("format") != FORMAT or not _has(record, name=str, features=str, sha256=str):
         raise DataError(f"{directory / RECORD} is not an expert that this version of fidec can read")
     if name is not None and record["name"] != name:
         raise DataError(f"{directory} holds the expert {record['name']!r}, but {name!r} is needed")
@@ -61,7 +62,22 @@ def load_expert(directory: Path, name: str | None = None, *, sha256: str | None 
         policy = Policy(layers, record["features"])
     except KeyError as error:
         raise DataError(f"{directory} holds no usable expert: {error} is missing or unknown") from error
+    if not _fit(layers):
+        raise DataError(f"{directory} holds no usable expert: {WEIGHTS} has no layers, or layers that do not fit")
     return Expert(directory, record, policy)
+
+
+def _has(record: dict[str, Any], **types: type) -> bool:
+    return all(type(record.get(key)) is kind for key, kind in types.items())
+
+
+def _fit(layers: Layers) -> bool:
+    """Whether each layer takes what the one before it gives, and the last gives means and log deviations."""
+    shapes = [kernel.shape for kernel, _ in layers]
+    if not shapes or any(len(shape) != 2 for shape in shapes) or shapes[-1][1] % 2:
+        return False
+    biases = all(bias.shape == kernel.shape[1:] for kernel, bias in layers)
+    return biases and all(before[1] == after[0] for before, after in pairwise(shapes))
 
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
@@ -73,6 +89,7 @@ def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
 
 def read_arrays(path: Path, sha256: str) -> dict[str, np.ndarray]:
     """The arrays of a file whose hash is as expected."""
+    from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
     if not path.is_file():
@@ -83,7 +100,10 @@ def read_arrays(path: Path, sha256: str) -> dict[str, np.ndarray]:
             f"{path}: SHA-256 is {found[:16]}... but its record says {sha256[:16]}...: the file was changed or "
             "damaged. Restore it, or delete the directory to train anew."
         )
-    return load_file(path)
+    try:
+        return load_file(path)
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise DataError(f"{path} holds no arrays that can be read ({error})") from error
 
 
 def save_checkpoint(directory: Path, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> None:
@@ -102,7 +122,7 @@ def load_checkpoint(directory: Path, wanted: dict[str, Any]) -> tuple[dict[str, 
     if not path.exists():
         return None
     facts = read_json(path)
-    if facts is None or not {"file", "sha256", "steps"} <= facts.keys():
+    if facts is None or not _has(facts, file=str, sha256=str, steps=int, blocks=int):
         raise DataError(f"{path} cannot be read. Delete {directory} to train anew.")
     wanted = json.loads(json.dumps(wanted))
     other = [key for key in wanted if facts.get(key) != wanted[key]]

@@ -26,6 +26,7 @@ from fidec.data.make.expert.policy import Layers, Policy, layers_of
 from fidec.data.make.expert.recipes import ExpertRecipe
 from fidec.data.make.expert.store import load_checkpoint, save_checkpoint
 from fidec.data.make.expert.track import Track
+from fidec.errors import DataError
 from fidec.quiet import global_numpy_seed
 from fidec.types import Batch, Spec
 
@@ -126,8 +127,16 @@ class Trainer:
         found = load_checkpoint(self.directory, self._facts())
         if found is None:
             return
-        arrays, facts = found
-        self.blocks = int(facts["blocks"])
+        try:
+            self._take_up(*found)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(
+                f"{self.directory} holds a checkpoint that does not fit this training ({error}). "
+                "Delete it to train anew."
+            ) from error
+
+    def _take_up(self, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> None:
+        self.blocks = facts["blocks"]
         for track, state in zip(self._tracks, arrays["walkers/state"], strict=True):
             track.set_state(state)
         self._observations, self._return = arrays["walkers/observations"].copy(), arrays["walkers/return"].copy()
