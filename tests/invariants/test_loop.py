@@ -188,11 +188,8 @@ def test_a_signal_stops_between_dispatches(linear):
 
 def test_steps_taken_one_by_one_are_the_loop(linear):
     """As images are trained on a CPU."""
-    alone = loop.make_steps(linear.algorithm, SEED, looped=False)
-    shown = []
-    pace, signals = loop.Pace(looped=False), loop.Signals()
-    carry, step = loop.run_to(alone, linear.start(), linear.feed, 0, STEPS, pace, signals, shown.append)
-    assert (step, shown) == (STEPS, list(range(1, STEPS + 1)))
+    alone = loop.one_by_one(loop.make_steps(linear.algorithm, SEED, looped=False))
+    carry = run(alone, linear.start(), linear.chunk, 1, 3, STEPS)
     whole = run(linear.steps, linear.start(), linear.chunk, STEPS)
     assert int(carry.state["count"]) == int(whole.state["count"]) == STEPS
     for ours, theirs in zip(jax.tree.leaves(carry), jax.tree.leaves(whole), strict=True):

@@ -88,6 +88,17 @@ def make_steps(algorithm: Algorithm, seed: int, sampling: Sampling = PLAIN, *, l
     return steps
 
 
+def one_by_one(step: Callable) -> Callable:
+    """The same steps from the (compiled) update of a single one."""
+
+    def steps(carry: Carry, chunk: Chunk, first: Any, last: Any) -> Carry:
+        for number in range(int(first), int(last)):
+            carry = step(carry, chunk, np.int32(number), np.int32(number + 1))
+        return carry
+
+    return steps
+
+
 def template(algorithm: Algorithm, seed: int, batch: Batch) -> Carry:
     """Shapes and dtypes of a carry, to restore a checkpoint into, without computing anything."""
     return jax.eval_shape(lambda: start(algorithm, seed, batch))
@@ -121,13 +132,10 @@ def example_batch(chunk: Chunk, sampling: Sampling = PLAIN) -> Batch:
 class Pace:
     """How many steps to dispatch at once, so that the host is asked about every `DISPATCH_SECONDS`."""
 
-    def __init__(self, *, looped: bool = True) -> None:
+    def __init__(self) -> None:
         self.rate: float | None = None  # steps a second
-        self._looped = looped
 
     def next(self, left: int) -> int:
-        if not self._looped:
-            return 1
         return min(left, 10 if self.rate is None else max(1, int(self.rate * DISPATCH_SECONDS)))
 
     def record(self, steps: int, seconds: float) -> None:

@@ -83,8 +83,7 @@ class Session:
         self._write_environment(now if buffer is None else {**now, "buffer": _facts(buffer)})
         directory.write_status("running", self.step)
         self.evaluator = self._make_evaluator(stack)
-        self.looped = not loop.step_by_step(self.spec)
-        self.pace = loop.Pace(looped=self.looped)
+        self.pace = loop.Pace()
         self.steps: Callable | None = None  # compiled when first needed
         self.mark = (time.perf_counter(), self.step)
 
@@ -181,14 +180,15 @@ class Session:
 
     def _compile(self) -> Callable:
         before = time.perf_counter()
-        jitted = loop.make_steps(self.algorithm, self.config.seed, self.sampling, looped=self.looped)
+        looped = not loop.step_by_step(self.spec)
+        jitted = loop.make_steps(self.algorithm, self.config.seed, self.sampling, looped=looped)
         compiled = jitted.lower(self.carry, self.feed.example, np.int32(0), np.int32(1)).compile()
         seconds = time.perf_counter() - before
         self.log.time(self.step, {"time/compile": seconds})
         self.mark = (time.perf_counter(), self.step)
         if self.progress is not None:
             self.progress.restart()
-        return compiled
+        return compiled if looped else loop.one_by_one(compiled)
 
     def _show(self, step: int) -> None:
         if self.progress is not None:

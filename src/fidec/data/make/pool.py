@@ -23,13 +23,14 @@ from typing import Any
 import fidec
 from fidec.data.make.expert.store import Expert
 from fidec.data.make.recipes import Recipe
-from fidec.envs.make import gl_environ
 from fidec.errors import EnvError
 
 Job = tuple[str, int]  # split and episode index
 
 
 def _environment(pictures: bool) -> dict[str, str]:
+    from fidec.envs.make import gl_environ  # imports gymnasium, which lists of data sets do not need
+
     environment = dict(os.environ)
     # One thread a worker: its matrices are 6 x 6. No display, and no OpenGL unless pictures are the data.
     environment |= {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
