@@ -12,9 +12,9 @@ from pathlib import Path
 from fidec.cli.evaluate import print_comparison
 from fidec.cli.output import parse
 from fidec.errors import ConfigError, EnvError
-from fidec.tasks.suites import DEMO
+from fidec.tasks.suites import DEMO, DEMO_SCALE
 
-TASK, OPTIONS = DEMO.task, DEMO.common
+TASK, OPTIONS = DEMO.tasks[0], DEMO_SCALE.options
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class DemoArgs:
 
     out: Path = Path("demo-run")
     """Directory for the data, the run and the pictures."""
-    rows: int = DEMO.rows
+    rows: int = DEMO_SCALE.rows
     """Rows of data to make."""
-    steps: int = DEMO.steps
+    steps: int = DEMO_SCALE.steps
     """Updates."""
     episodes: int = 50
     """Evaluation episodes."""

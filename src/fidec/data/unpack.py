@@ -21,6 +21,7 @@ import platformdirs
 from numpy.lib import format as npy
 
 from fidec.data.cache import read_sidecar, write_sidecar
+from fidec.data.progress import RowProgress
 from fidec.disk import sha256_file, write_whole
 from fidec.errors import DataError
 
@@ -120,8 +121,6 @@ def _copy(
     write: Callable[[bytes], Any] | None = None,
 ) -> None:
     """Read a member to its end, where zipfile compares its CRC-32; `write` gets the bytes."""
-    from fidec.data.make.progress import RowProgress  # here, because the makers write their files with `npz`
-
     done = 0
     with archive.open(member) as stream, RowProgress(what, len_rows, 0, enabled=member.file_size > 2**30) as bar:
         while block := stream.read(_BLOCK):

@@ -87,7 +87,7 @@ def benchmark_plan(task: Task, method: str, steps: int = 0) -> Plan:
 # -1 / (1 - discount) before it ranks anything, for which 10,000 steps are too few.
 SMALL = Scale(
     name="small",
-    summary="100,000 rows, 3 layers of 128, 10,000 steps of 128 transitions, 12 episodes an evaluation",
+    summary="3 layers of 128, 10,000 steps of 128 transitions, 12 episodes an evaluation",
     rows=100_000,
     visual_rows=20_000,
     steps=10_000,

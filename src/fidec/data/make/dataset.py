@@ -22,8 +22,8 @@ from fidec.data.make.expert import obtain
 from fidec.data.make.expert.features import flipped
 from fidec.data.make.expert.store import Expert
 from fidec.data.make.pool import run_jobs
-from fidec.data.make.progress import RowProgress
 from fidec.data.make.recipes import Recipe, find_recipe, settings, versions
+from fidec.data.progress import RowProgress
 from fidec.disk import sha256_file
 from fidec.errors import ConfigError, DataError
 

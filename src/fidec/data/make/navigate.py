@@ -64,13 +64,7 @@ class NavigateWorld:
             if info["success"]:
                 self.goals += 1
                 env.set_goal(pick(corners))
-            rows.append(
-                observations=ob,
-                actions=action,
-                terminals=False,
-                qpos=info["prev_qpos"],
-                qvel=info["prev_qvel"],
-            )
+            rows.step(ob, action, info)
             ob = next_ob
         return rows.arrays()
 

@@ -71,13 +71,7 @@ class PlayWorld:
                 target_ob, target_info = env.set_new_target(p_stack=p_stack)
                 oracle = self._oracles[target_info["privileged/target_task"]]
                 oracle.reset(target_ob, target_info)
-            rows.append(
-                observations=seen,
-                actions=action,
-                terminals=False,
-                qpos=info["prev_qpos"],
-                qvel=info["prev_qvel"],
-            )
+            rows.step(seen, action, info)
             if recipe.has_buttons:
                 rows.append(button_states=info["prev_button_states"])
             ob, seen = next_ob, following

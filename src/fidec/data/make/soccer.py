@@ -55,13 +55,7 @@ class SoccerWorld:
             if step > _STUCK_STEPS and detour is None and _within(trail, here):
                 detour = np.array(env.ij_to_xy(pick(cells)))
             trail.append(ob[:2])
-            rows.append(
-                observations=ob,
-                actions=action,
-                terminals=False,
-                qpos=info["prev_qpos"],
-                qvel=info["prev_qvel"],
-            )
+            rows.step(ob, action, info)
             ob = next_ob
         return rows.arrays()
 

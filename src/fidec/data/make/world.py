@@ -68,6 +68,11 @@ class Rows:
         for key, value in row.items():
             self._lists[key].append(value)
 
+    def step(self, ob: Any, action: Any, info: dict[str, Any]) -> None:
+        """A row of any environment: the state before the action, and the action."""
+        before = {"qpos": info["prev_qpos"], "qvel": info["prev_qvel"]}
+        self.append(observations=ob, actions=action, terminals=False, **before)
+
     def arrays(self) -> dict[str, np.ndarray]:
         self._lists["terminals"][-1] = True
         return {key: np.array(self._lists[key], dtype=dtype) for key, dtype in self._dtypes.items()}

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from fidec.data.make.expert.recipes import ExpertRecipe, find_expert
 from fidec.data.make.expert.store import RECORD, Expert, load_expert, remove_checkpoint, save_expert
-from fidec.data.make.progress import RowProgress
 from fidec.data.make.shards import locked, read_json
+from fidec.data.progress import RowProgress
 from fidec.errors import ConfigError
 
 if TYPE_CHECKING:
