@@ -342,6 +342,50 @@ def test_projected_multiplier_reaches_zero_and_stays_there():
     assert float(after.params["multiplier"]) == 0.0
 
 
+# ---- A frozen flow (that all else goes on as ever is in test_battery.py)
+
+
+def frozen_step(case, state, **fields):
+    name, preset, own = CASES[case]
+    made = algos.make(name, SPEC, preset=preset, **{**SMALL, **own, "train_flow": False, **fields})
+    return fast_jit(made.update)(state, make_batch(1), jax.random.key(8))
+
+
+def test_a_frozen_flow_in_turn_with_the_others():
+    """The paper's order and its projected multiplier: the critic comes before the flow, the others after it."""
+    case = "fidec-paper"
+    state, _ = step(case)
+    after, metrics = frozen_step(case, state)
+    usual, logged = step(case, state, make_batch(1), seed=8)
+    assert {name for name in state.params if equal(after.params[name], state.params[name])} == {"flow"}
+    assert equal(after.optimiser["flow"], state.optimiser["flow"])
+    assert_close(after.params["critic"], usual.params["critic"], rtol=1e-5, atol=1e-7)
+    assert set(metrics) == set(logged)
+
+
+def test_a_frozen_flow_does_not_count_in_the_norm_that_clips_the_others():
+    state, limit = fresh("fidec-released"), 0.01
+    after, metrics = frozen_step("fidec-released", state, grad_clip=limit)
+    norms = {name: float(metrics[f"grad_norm/{name}"]) for name in ("critic", "residual", "multiplier")}
+    together = np.sqrt(sum(norm**2 for norm in norms.values()))
+    assert together > limit
+    for name, norm in norms.items():
+        moments = jax.tree.leaves(after.optimiser[name][0].mu)  # a tenth of the first gradient
+        moment = np.sqrt(sum(float(jnp.sum(leaf**2)) for leaf in moments))
+        assert moment == pytest.approx(0.1 * norm * limit / together, rel=1e-3)
+    assert equal(after.optimiser["flow"], state.optimiser["flow"])
+
+
+@pytest.mark.slow
+def test_a_frozen_flow_under_the_closed_form():
+    made = algos.make("fidec", SPEC, **SMALL, refine="closed_form", train_flow=False)
+    state = fast_jit(made.init)(jax.random.key(0))
+    after, metrics = fast_jit(made.update)(state, make_batch(), jax.random.key(1))
+    assert equal((after.params["flow"], after.optimiser["flow"]), (state.params["flow"], state.optimiser["flow"]))
+    assert not equal(after.params["critic"], state.params["critic"])
+    assert metrics["flow_loss"] > 0
+
+
 # ---- Acting
 
 

@@ -5,6 +5,7 @@ FiDec's and DeFlow's own properties are in test_algorithms.py.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache, partial
 
 import jax
@@ -327,6 +328,53 @@ def test_the_portable_policy_acts_as_the_state_does(case, tmp_path):
     policy.save(tmp_path / "policy")
     loaded = load_policy(tmp_path / "policy")
     assert np.array_equal(policy(np.asarray(observations)), loaded(np.asarray(observations)))
+
+
+@every_case
+def test_exploring_is_random_inside_the_box_and_reads_the_policy_alone(case):
+    method, made = algos.get(method_of(case)), algorithm(case)
+    observations, key = observations_of(case, 3), jax.random.key(5)
+    if method.offline_only:  # what it would do is the same action again and again
+        assert made.explore is None
+        assert len(np.unique(jitted_act(case)(fresh(case), observations, key), axis=0)) == 1
+        return
+    explore = jitted_act(case) if made.explore is None else fast_jit(made.explore)
+    actions = explore(made.policy(fresh(case)), observations, key)
+    assert np.abs(actions).max() <= 1.0
+    assert len(np.unique(actions, axis=0)) > 1  # three times one observation; two may end in one corner of the box
+    assert not equal(actions, explore(made.policy(fresh(case)), observations, jax.random.key(6)))
+
+
+@pytest.mark.parametrize(
+    "case", ["fidec", *(pytest.param(name, marks=pytest.mark.slow) for name in ("deflow", "fql", "ifql"))]
+)
+def test_a_frozen_flow_stays_and_the_others_learn_as_ever(case):
+    """Neither the flow nor its moments move, not by a bit; in one simultaneous step nobody else notices."""
+    state, _ = step(case)  # a step on, so that there is momentum
+    frozen = algos.get(method_of(case)).make(replace(options(case), train_flow=False), spec_of(case))
+    after, metrics = fast_jit(frozen.update)(state, make_batch(case, seed=1), jax.random.key(2))
+    usual, logged = step(case, state=state, batch=make_batch(case, seed=1), seed=2)
+    for name, module in state.params.items():
+        assert equal(after.params[name], module) == (name == "flow"), name
+    assert equal(after.optimiser["flow"], state.optimiser["flow"])
+    assert not equal(usual.params["flow"], state.params["flow"])
+    expected = usual._replace(
+        params={**usual.params, "flow": state.params["flow"]},
+        optimiser={**usual.optimiser, "flow": state.optimiser["flow"]},
+    )
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), after, expected)
+    assert set(metrics) == set(logged)  # both phases of a run share one log
+    np.testing.assert_allclose(metrics["flow_loss"], logged["flow_loss"], rtol=1e-5)
+    assert metrics["grad_norm/flow"] == 0.0
+
+
+def test_calql_reads_the_returns_of_both_halves_of_a_balanced_batch():
+    """Returns far below every Q bound nothing, those far above it bound every policy action of their rows."""
+    for offline, online, share in ((-1e3, 1e3, 0.5), (1e3, -1e3, 0.5), (1e3, 1e3, 1.0)):
+        returns = jnp.asarray([offline] * 4 + [online] * 4, jnp.float32)
+        after, metrics = step("calql", batch=make_batch("calql", returns=returns))
+        assert float(metrics["calibrated"]) == share
+        assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((after, metrics)))
 
 
 @pytest.mark.parametrize("name", ["cac", "calql", "idql", "rlpd", "srpo"])

@@ -8,11 +8,12 @@ import sys
 
 import pytest
 
-from fidec import algos
+from fidec import algos, cli
 from fidec.algos import base
 from fidec.algos.deflow import DeFlowConfig
 from fidec.algos.fidec import FiDecConfig
 from fidec.algos.residual import ResidualConfig
+from fidec.cli.algos import describe
 from fidec.errors import ConfigError
 from fidec.types import Spec
 
@@ -185,6 +186,9 @@ def test_every_option_is_documented():
         ("idql", {"denoiser_blocks": 0}),
         ("ifql", {"flow_steps": 0}),
         ("iql", {"alpha": -1.0}),
+        ("iql", {"exploration_noise": -0.1}),
+        ("rebrac", {"exploration_noise": float("nan")}),
+        ("rebrac", {"exploration_noise_limit": -0.5}),
         ("rebrac", {"noise_limit": -0.5}),
         ("rlpd", {"critics": 0}),
         ("srpo", {"decay_steps": -1}),
@@ -194,3 +198,19 @@ def test_an_option_out_of_range_is_refused_by_its_name(name, options):
     ((option, value),) = options.items()
     with pytest.raises(ConfigError, match=rf"^{option} must .* {value}$"):
         algos.get(name).configure(**options)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("bc", f"bc is not trained online: {algos.get('bc').offline_only}."),
+        ("calql", "with --online.sampling balanced --online.collect episode unless told otherwise"),
+        ("fidec", "Trained online with the common settings."),
+    ],
+)
+def test_the_command_line_says_how_a_method_is_trained_online(name, words, capsys):
+    assert cli.main(["algos", name]) == 0
+    assert words in " ".join(capsys.readouterr().out.split())
+    shown = describe(name)
+    assert shown["online"] == algos.get(name).online
+    assert (shown["offline_only"] is not None) == (name == "bc")

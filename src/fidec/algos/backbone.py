@@ -124,16 +124,32 @@ def descend(
     losses: Mapping[str, Any],
     optimisers: optim.Optimisers,
     target_rate: float | Mapping[str, Any] = 0.0,
+    frozen: Sequence[str] = (),
 ) -> tuple[State, Metrics]:
-    """One simultaneous step on every module's own loss.
+    """One simultaneous step on every module's own loss; of `frozen` modules the loss is only logged.
 
     The targets follow the parameters as they were before it, as in the FQL backbone, at one rate or at one for each.
     """
-    grads, metrics = optim.gradients(losses, state.params)
+    grads, metrics = optim.gradients(held(losses, frozen), state.params)
+    grads = {name: grad for name, grad in grads.items() if name not in frozen}  # zeros, but momentum would still move
     params, optimiser = optim.step(optimisers, grads, state.params, state.optimiser)
     rates = target_rate if isinstance(target_rate, Mapping) else dict.fromkeys(state.target, target_rate)
     target = {name: optim.polyak(state.params[name], old, rates[name]) for name, old in state.target.items()}
     return State(params, target, optimiser, state.step + 1), metrics
+
+
+def held(losses: Mapping[str, Any], frozen: Sequence[str]) -> dict[str, Any]:
+    """The losses, those of `frozen` modules without a gradient: it is zero, and no backward pass is paid for."""
+
+    def still(loss):
+        return lambda own, params: loss(jax.lax.stop_gradient(own), params)
+
+    return {name: still(loss) if name in frozen else loss for name, loss in losses.items()}
+
+
+def frozen_modules(config: Any) -> tuple[str, ...]:
+    """The behaviour flow, if the configuration says that it does not learn (`train_flow`)."""
+    return () if config.train_flow else ("flow",)
 
 
 def acting(state: State, *modules: str) -> State:

@@ -68,6 +68,12 @@ class Act(Protocol):
         ...
 
 
+class Explore(Protocol):
+    def __call__(self, state: Any, observations: ArrayLike, key: PRNGKey) -> Any:
+        """Actions in [-1, 1] to collect data with, for a batch of observations (or for a single one)."""
+        ...
+
+
 class State(NamedTuple):
     """The state of most methods: modules by name, their targets, their optimiser states, the step. Arrays only."""
 
@@ -98,7 +104,9 @@ class Algorithm(NamedTuple):
 
     `policy(state)` drops everything that `act` does not need (its fields become None), so that
     `act(policy(state), ...)` equals `act(state, ...)`: that is what a portable policy stores. `transport(state,
-    observations)` is there for policies that move a behaviour flow's actions; it reads what `policy` keeps.
+    observations)` is there for policies that move a behaviour flow's actions; it reads what `policy` keeps, and so
+    does `explore`. A method has an `explore` of its own if it would see too little by what it is judged by, such as
+    the mean of a Gaussian. None means that it explores by `act`, whose own noise is enough.
     """
 
     init: Init
@@ -106,6 +114,7 @@ class Algorithm(NamedTuple):
     act: Act
     policy: Callable[[Any], Any]
     transport: Callable[[Any, Any], Transport] | None = None
+    explore: Explore | None = None
 
 
 @dataclass(frozen=True)
@@ -114,7 +123,9 @@ class Method:
 
     `presets` maps a preset's name to the fields in which it differs from the defaults of `config`; the
     defaults are the preset `recommended`. `logs` says what each metric means, besides those that all methods log
-    (`COMMON_LOGS`).
+    (`COMMON_LOGS`). `online` are the fields of `OnlineConfig` in which the method's published online phase differs
+    from the others'. `offline_only` says why there is none, as the end of "NAME is not trained online: ...": online
+    training refuses in these words what would run and teach nothing.
     """
 
     name: str
@@ -124,6 +135,8 @@ class Method:
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     logs: Mapping[str, str] = field(default_factory=dict)
     needs_returns: bool = False  # whether `update` reads `batch.returns`, at the discount of its configuration
+    online: Mapping[str, Any] = field(default_factory=dict)
+    offline_only: str = ""
 
     def configure(self, preset: str = "recommended", **fields: Any) -> Any:
         """The configuration of a preset, with `fields` changed."""

@@ -52,5 +52,6 @@ METHOD = Method(
     summary="behaviour cloning with a Gaussian",
     config=BCConfig,
     make=make,
+    offline_only="it imitates whatever is in its data, so it would imitate its own actions and nothing would improve",
     logs={"mse": "mean squared error of the mean action"},
 )

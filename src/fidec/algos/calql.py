@@ -9,6 +9,8 @@
 The a_j are three groups of equal size: uniform in the box, from pi(s') and from pi(s), all judged at s. At the
 policy's actions Q is replaced by max(Q, G), G the data's return from s on. Without `calibrate` it is CQL.
 The reward's bias, which nobody published for OGBench, is 0; the returns are those of `OfflineDataset.returns`.
+It acts by the tanh of the policy's mean and explores by a sample. Online it collects a whole episode, whose returns
+are then known, before as many updates; half of each batch is online data.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import optax
 from fidec import nn
 from fidec.algos import backbone
 from fidec.algos.base import Algorithm, Method, State
-from fidec.algos.rlpd import soft_losses
+from fidec.algos.rlpd import explore_by_sample, soft_losses
 from fidec.errors import ConfigError
 from fidec.ops import policies, values
 from fidec.types import Batch, Metrics, PRNGKey, Spec
@@ -141,7 +143,9 @@ def make(config: CalQLConfig, spec: Spec) -> Algorithm:
         backbone.refuse("calql", candidates, return_base)
         return jnp.tanh(actor.apply(state.params["actor"], observations)[0])
 
-    return Algorithm(init, update, act, lambda state: backbone.acting(state, "actor"))
+    return Algorithm(
+        init, update, act, lambda state: backbone.acting(state, "actor"), explore=explore_by_sample(actor)
+    )
 
 
 METHOD = Method(
@@ -150,6 +154,7 @@ METHOD = Method(
     config=CalQLConfig,
     make=make,
     needs_returns=True,
+    online={"sampling": "balanced", "collect": "episode"},
     logs={
         "td_loss": "mean squared TD error, without the conservative term",
         "conservative_gap": "soft maximum of Q over sampled actions, minus Q at the data's",

@@ -96,7 +96,10 @@ def make(config: FiDecConfig, spec: Spec) -> Algorithm:
             loss = behaviour.loss(own, batch.observations, batch.actions, flow_key)
             return loss, {"flow_loss": loss}
 
-        state, metrics = backbone.descend(state, {"critic": critic_loss, "flow": flow_loss}, adam, config.target_rate)
+        losses = {"critic": critic_loss, "flow": flow_loss}
+        state, metrics = backbone.descend(
+            state, losses, adam, config.target_rate, frozen=backbone.frozen_modules(config)
+        )
         metrics["displacement"] = jnp.sqrt(jnp.mean(jnp.sum(displacement**2, axis=-1)))
         metrics["clipped"] = jnp.mean(jnp.abs(next_base + displacement) > 1.0)
         return state, metrics

@@ -5,7 +5,7 @@
     policy   alpha E |mu_omega(s, z) - mu_beta(s, z)|^2 / d - E Q(s, mu_omega(s, z))
 
 The student mu_omega is one pass through a network, so acting needs no flow solve. Distillation compares the
-student before clipping with the teacher after it, as FQL's code does.
+student before clipping with the teacher after it, as FQL's code does. Online it explores by its own noise z.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ class FQLConfig(backbone.FlowConfig):
     """Weight of the distillation; from 3 to 30,000 over the benchmark's tasks."""
     normalize_q: bool = False
     """Divide Q by its mean magnitude in the policy's objective."""
+    train_flow: bool = True
+    """Train the behaviour flow. False leaves it and its Adam as they are: a flow frozen online."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -72,7 +74,7 @@ def make(config: FQLConfig, spec: Spec) -> Algorithm:
             return loss, {"distillation": distillation, "q_policy": q.mean()}
 
         losses = {"critic": critic_loss, "flow": flow_loss, "policy": policy_loss}
-        return backbone.descend(state, losses, adam, config.target_rate)
+        return backbone.descend(state, losses, adam, config.target_rate, frozen=backbone.frozen_modules(config))
 
     def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
         noise = backbone.noise_for(key, observations, spec, candidates)

@@ -2,6 +2,8 @@
 
 flow    flow matching on the data's actions
 act     argmax over a_1, ..., a_N ~ mu_beta(s, z) of min Q(s, a_i)
+
+Online it explores as it acts: the draws differ, so the best of them does.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ class IFQLConfig(ExpectileConfig):
     """Euler steps from noise to an action."""
     samples: int = 32
     """N: flow samples of which the critic picks the best; asking `act` for more candidates overrides it."""
+    train_flow: bool = True
+    """Train the behaviour flow. False leaves it and its Adam as they are: a flow frozen online."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -49,7 +53,7 @@ def make(config: IFQLConfig, spec: Spec) -> Algorithm:
             return behaviour.loss(own, batch.observations, batch.actions, key), {}
 
         losses = value_losses(config, critic, value, state.target["critic"], batch) | {"flow": flow_loss}
-        return backbone.descend(state, losses, adam, config.target_rate)
+        return backbone.descend(state, losses, adam, config.target_rate, frozen=backbone.frozen_modules(config))
 
     def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
         number = candidates if candidates > 1 else config.samples

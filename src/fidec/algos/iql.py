@@ -4,7 +4,8 @@
     critic  E (Q_i(s, a) - r - gamma m V(s'))^2, summed over the two critics
     actor   -E min(exp(alpha A), 100) log N(a; mu(s), I),   A = min Q(s, a) - V(s)
 
-It acts by its mean. `value_losses` are also those of IFQL, IDQL and SRPO.
+It acts by its mean, and explores online by a sample of that Gaussian. `value_losses` are also those of IFQL, IDQL and
+SRPO.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import optax
 
@@ -42,10 +44,12 @@ class IQLConfig(ExpectileConfig):
 
     alpha: float = 10.0
     """Inverse temperature of the advantage weights."""
+    exploration_noise: float = 1.0
+    """Standard deviation of the noise on the mean when it explores online; 1 is the policy's own."""
 
     def __post_init__(self):
         super().__post_init__()
-        backbone.not_negative(self, "alpha")
+        backbone.not_negative(self, "alpha", "exploration_noise")
 
 
 def value_losses(config: ExpectileConfig, critic: Any, value: Any, target: Any, batch: Batch) -> dict[str, Any]:
@@ -92,7 +96,12 @@ def make(config: IQLConfig, spec: Spec) -> Algorithm:
         backbone.refuse("iql", candidates, return_base)
         return jnp.clip(actor.apply(state.params["actor"], observations), -1.0, 1.0)
 
-    return Algorithm(init, update, act, lambda state: backbone.acting(state, "actor"))
+    def explore(state: State, observations, key):
+        mean = actor.apply(state.params["actor"], observations)
+        noise = config.exploration_noise * jax.random.normal(key, mean.shape)
+        return jnp.clip(mean + noise, -1.0, 1.0)
+
+    return Algorithm(init, update, act, lambda state: backbone.acting(state, "actor"), explore=explore)
 
 
 METHOD = Method(

@@ -6,7 +6,7 @@
 
 Target actor and target critic move on actor steps only. On the steps between, the actor is really still; under one
 Adam for all modules, as in the code that the benchmark ran, its momentum moves it on (`joint_momentum`, the preset
-`released`).
+`released`). Online it explores by pi(s) with clipped noise of its own, `exploration_noise`.
 """
 
 from __future__ import annotations
@@ -41,11 +41,22 @@ class ReBRACConfig(backbone.ValueConfig):
     """Largest magnitude of that noise."""
     joint_momentum: bool = False
     """Let the actor's Adam go on with zero gradients on skipped steps, so that momentum still moves it."""
+    exploration_noise: float = 0.2
+    """Standard deviation of the noise on the action when it explores online."""
+    exploration_noise_limit: float = 0.5
+    """Largest magnitude of that noise."""
 
     def __post_init__(self):
         super().__post_init__()
         backbone.at_least_one(self, "actor_interval")
         backbone.not_negative(self, "actor_penalty", "critic_penalty", "noise", "noise_limit")
+        backbone.not_negative(self, "exploration_noise", "exploration_noise_limit")
+
+
+def perturb(key: PRNGKey, actions: jax.Array, std: float, limit: float) -> jax.Array:
+    """Gaussian noise on actions, of bounded magnitude; they stay inside the box."""
+    noise = std * jax.random.normal(key, actions.shape)
+    return jnp.clip(actions + jnp.clip(noise, -limit, limit), -1.0, 1.0)
 
 
 def make(config: ReBRACConfig, spec: Spec) -> Algorithm:
@@ -60,10 +71,8 @@ def make(config: ReBRACConfig, spec: Spec) -> Algorithm:
 
     def update(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
         def critic_loss(own, params):
-            noise = config.noise * jax.random.normal(key, batch.actions.shape)
             next_actions = jnp.tanh(actor.apply(state.target["actor"], batch.next_observations))
-            next_actions += jnp.clip(noise, -config.noise_limit, config.noise_limit)
-            next_actions = jnp.clip(next_actions, -1.0, 1.0)
+            next_actions = perturb(key, next_actions, config.noise, config.noise_limit)
             next_q = critic.apply(state.target["critic"], batch.next_observations, next_actions).min(axis=0)
             distance = jnp.sum((next_actions - batch.next_actions) ** 2, axis=-1)
             next_v = next_q - config.critic_penalty * distance
@@ -99,7 +108,11 @@ def make(config: ReBRACConfig, spec: Spec) -> Algorithm:
         backbone.refuse("rebrac", candidates, return_base)
         return jnp.tanh(actor.apply(state.params["actor"], observations))
 
-    return Algorithm(init, update, act, lambda state: backbone.acting(state, "actor"))
+    def explore(state: State, observations, key):
+        actions = act(state, observations, key)
+        return perturb(key, actions, config.exploration_noise, config.exploration_noise_limit)
+
+    return Algorithm(init, update, act, lambda state: backbone.acting(state, "actor"), explore=explore)
 
 
 METHOD = Method(

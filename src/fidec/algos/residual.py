@@ -10,6 +10,8 @@ DeFlow and FiDec are this algorithm; they differ in D alone, which `make` takes 
     flow        flow matching on the data's actions
     residual    lambda D(delta) - Q(s, a_0 + delta) / mean|Q|
     multiplier  lambda rises while E[D] exceeds the budget
+
+Online it explores by its own noise z, as it acts; `train_flow` may hold the behaviour flow where it is.
 """
 
 from __future__ import annotations
@@ -76,6 +78,8 @@ class ResidualConfig(backbone.FlowConfig):
     """One norm over all modules together (the released code), or one for each module."""
     clip_actions: bool = True
     """Clip base and refined actions to [-1, 1]; the paper does not mention it, its code does."""
+    train_flow: bool = True
+    """Train the behaviour flow. False leaves it and its Adam as they are: a flow frozen online."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -115,6 +119,7 @@ def make(
     behaviour = backbone.FlowPolicy(config.hidden, spec, config.flow_steps, clip=config.clip_actions)
     adam = optax.adam(config.learning_rate)
     learned = MODULES if config.dual == "log" else MODULES[:-1]
+    frozen = backbone.frozen_modules(config)
 
     def clip(actions):
         return jnp.clip(actions, -1.0, 1.0) if config.clip_actions else actions
@@ -195,7 +200,7 @@ def make(
                 "clipped": jnp.mean(jnp.abs(base + displacement) > 1.0),
             }
 
-        losses = {"critic": critic_loss, "flow": flow_loss, "residual": residual_loss}
+        losses = backbone.held({"critic": critic_loss, "flow": flow_loss, "residual": residual_loss}, frozen)
         metrics: Metrics = {}
 
         def gradient(name, params):
@@ -211,6 +216,8 @@ def make(
             grads = {name: gradient(name, params) for name in names}
             for name in names:
                 metrics[f"grad_norm/{name}"] = optax.tree.norm(grads[name])
+            # A frozen module takes no step, nor does it count in the norm that clips the others.
+            grads = {name: grad for name, grad in grads.items() if name not in frozen}
             grads = clip_gradients(grads, config.grad_clip, config.clip_scope)
             return step(adam, grads, params, optimiser)
 

@@ -6,7 +6,8 @@
 
 Nothing keeps the policy near the data: on offline data alone it is plain SAC, and may trust what the critic makes up.
 This is FQL's variant of RLPD: two critics, one update a step. Its paper takes the mean of the target critics outside
-the Adroit tasks, its code the minimum unless told; the default here is the mean. `soft_losses` are also Cal-QL's.
+the Adroit tasks, its code the minimum unless told; the default here is the mean. It acts by the tanh of the
+policy's mean and explores by a sample. `soft_losses` and `explore_by_sample` are also Cal-QL's.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import optax
 
 from fidec import nn
 from fidec.algos import backbone
-from fidec.algos.base import Algorithm, Method, State
+from fidec.algos.base import Algorithm, Explore, Method, State
 from fidec.errors import ConfigError
 from fidec.ops import policies, values
 from fidec.types import Batch, Metrics, PRNGKey, Spec
@@ -82,6 +83,15 @@ def soft_losses(
     return {"actor": actor_loss, "temperature": temperature_loss}
 
 
+def explore_by_sample(actor: Any) -> Explore:
+    """Exploring by a sample of the tanh-Gaussian policy, with the entropy that its temperature holds up."""
+
+    def explore(state: State, observations, key):
+        return policies.tanh_normal_sample(key, *actor.apply(state.params["actor"], observations))[0]
+
+    return explore
+
+
 def make(config: RLPDConfig, spec: Spec) -> Algorithm:
     backbone.require_flat(spec, "rlpd")
     actor: Any = nn.GaussianActor(config.hidden, spec.action_dim)
@@ -125,7 +135,9 @@ def make(config: RLPDConfig, spec: Spec) -> Algorithm:
         backbone.refuse("rlpd", candidates, return_base)
         return jnp.tanh(actor.apply(state.params["actor"], observations)[0])
 
-    return Algorithm(init, update, act, lambda state: backbone.acting(state, "actor"))
+    return Algorithm(
+        init, update, act, lambda state: backbone.acting(state, "actor"), explore=explore_by_sample(actor)
+    )
 
 
 METHOD = Method(
@@ -133,6 +145,7 @@ METHOD = Method(
     summary="soft actor-critic with a normalised critic, for a mix of offline and fresh data",
     config=RLPDConfig,
     make=make,
+    online={"sampling": "balanced"},
     logs={
         "q_policy": "mean of Q at the policy's actions",
         "entropy": "entropy of the policy, estimated by its log-density at drawn actions",

@@ -96,6 +96,7 @@ METHOD = Method(
     summary="deterministic policy, value against the score of a diffusion model of the behaviour",
     config=SRPOConfig,
     make=make,
+    offline_only="its policy is deterministic, and it was published for fixed data alone, with no way to explore",
     logs={
         "v": "mean of V",
         "q_policy": "mean of the target Q at the policy's actions",

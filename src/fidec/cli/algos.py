@@ -66,6 +66,8 @@ def describe(name: str) -> dict[str, Any]:
         "meanings": meanings(method.config),
         "logs": dict(method.logs),
         "common_logs": COMMON_LOGS,
+        "online": dict(method.online),
+        "offline_only": method.offline_only or None,
         "command": f"fidec train --task {TASK} --algo {name}",
         "page": f"docs/methods/{name}.md" if module.startswith("fidec.algos.") else None,
     }
@@ -122,9 +124,18 @@ def _print(found: dict[str, Any], width: int) -> None:
     _print_wrapped(("option", *options, "meaning"), rows, width)
     print()
     _print_wrapped(("logged", "meaning"), (found["logs"] | found["common_logs"] | found["logs"]).items(), width)
+    print()
+    _print_prose(_online(found), width)
     print(f"\n$ {found['command']}")
     if found["page"]:
         print(f"\nMore: {found['page']}")
+
+
+def _online(found: dict[str, Any]) -> str:
+    if found["offline_only"]:
+        return f"{found['name']} is not trained online: {found['offline_only']}."
+    own = " ".join(f"--online.{option.replace('_', '-')} {_cell(value)}" for option, value in found["online"].items())
+    return f"Trained online with {own} unless told otherwise." if own else "Trained online with the common settings."
 
 
 def _print_prose(text: str, width: int) -> None:
