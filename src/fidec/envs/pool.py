@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import atexit
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import gymnasium
 import numpy as np
 
-from fidec.envs.process import EnvProcess, end_all, pickled, receive
-from fidec.errors import ConfigError, EnvError, NonFiniteError
+from fidec.envs.process import receive
+from fidec.envs.processes import EnvProcesses
+from fidec.errors import ConfigError
 
 Status = Literal["ok", "crashed", "hung", "invalid"]
 Act = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-
-_START_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -53,59 +49,8 @@ def episode_seed(seed: int, index: int) -> int:
     return int(np.random.SeedSequence([seed, index]).generate_state(1)[0])
 
 
-class EnvPool:
-    """`num_envs` environments ("lanes"), each in a spawned process that stays for many evaluations.
-
-    `make_env` must be picklable, for example `functools.partial(fidec.envs.make.make, task)`. Observations
-    must be a Box (uint8 stays, all else becomes float32), actions a bounded Box of one dimension; the
-    environment must end its episodes itself (a time limit). The processes end with this one, however it ends.
-    """
-
-    def __init__(
-        self,
-        make_env: Callable[[], gymnasium.Env],
-        num_envs: int,
-        *,
-        step_timeout: float = 60.0,
-        start_timeout: float = 120.0,
-    ):
-        if num_envs < 1:
-            raise ConfigError(f"num_envs is {num_envs}, expected at least 1")
-        self.num_envs = num_envs
-        self._step_timeout = step_timeout
-        self._start_timeout = start_timeout
-        self._payload = pickled(make_env)
-        self._processes: dict[int, EnvProcess] = {}
-        self._closed = False
-        atexit.register(self.close)  # runs before multiprocessing's own exit, which would wait for the processes
-        try:
-            self._start(range(num_envs))
-        except BaseException:
-            self.close()
-            raise
-        facts = self._processes[0].facts
-        self.observation_shape: tuple[int, ...] = facts["shape"]
-        self.observation_dtype: str = facts["dtype"]
-        self.action_dim: int = facts["action_dim"]
-        self.action_low: list[float] = facts["action_low"]
-        self.action_high: list[float] = facts["action_high"]
-
-    def __enter__(self) -> EnvPool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End all processes. Closing twice does no harm."""
-        self._closed = True
-        processes, self._processes = list(self._processes.values()), {}
-        end_all(processes)
-        atexit.unregister(self.close)
-
-    @property
-    def pids(self) -> list[int]:
-        return [process.pid for process in self._processes.values() if process.pid is not None]
+class EnvPool(EnvProcesses):
+    """Environments for evaluation: whole episodes, given by their indices."""
 
     def run(
         self, act: Act, episodes: int, seed: int, *, progress: Callable[[Episode], None] | None = None
@@ -126,8 +71,7 @@ class EnvPool:
         a non-finite or misshapen value ("invalid") loses that one episode, and is replaced before the lane's
         next.
         """
-        if self._closed:
-            raise EnvError("this EnvPool is closed; make a new one")
+        self._check_open()
         if episodes < 0 or seed < 0:
             raise ConfigError(f"episodes = {episodes} and seed = {seed} must not be negative")
         n = self.num_envs
@@ -155,12 +99,11 @@ class EnvPool:
 
         while running or any(queues):
             starting = [lane for lane in range(n) if lane not in running and queues[lane]]
-            # A process that died while nothing was asked of it, or that an interrupted run left busy, is
-            # replaced.
-            self._start([lane for lane in starting if not self._is_idle(lane)])
+            self._revive(starting)
             stepping = sorted(running)
             if stepping:
-                actions = self._checked(act(observations.copy(), ids.copy(), steps.copy()), stepping, ids, steps)
+                actions = act(observations.copy(), ids.copy(), steps.copy())
+                actions = self._check_actions(actions, stepping, ids, steps)
                 for lane in stepping:
                     self._processes[lane].send("step", actions[lane])
             for lane in starting:
@@ -176,48 +119,9 @@ class EnvPool:
                 elif lane in starting:
                     observations[lane] = value
                 else:
-                    observations[lane], reward, over, success = value
+                    observations[lane], reward, terminated, truncated, success = value
                     returns[lane] += reward
                     steps[lane] += 1
-                    if over:
+                    if terminated or truncated:
                         finish(lane, "ok", success)
         return [finished[index] for index in range(episodes)]
-
-    def _checked(self, actions: Any, lanes: Sequence[int], ids: np.ndarray, steps: np.ndarray) -> np.ndarray:
-        actions = np.asarray(actions, np.float32)
-        expected = (self.num_envs, self.action_dim)
-        if actions.shape != expected:
-            raise EnvError(f"the policy returned actions of shape {actions.shape}, the environments need {expected}")
-        for lane in lanes:
-            if not np.isfinite(actions[lane]).all():
-                raise NonFiniteError(
-                    f"the policy returned a non-finite action in episode {ids[lane]}, step {steps[lane]}: "
-                    f"{actions[lane]}"
-                )
-        return actions
-
-    def _is_idle(self, lane: int) -> bool:
-        return lane in self._processes and self._processes[lane].idle
-
-    def _end(self, lane: int) -> None:
-        if lane in self._processes:
-            self._processes.pop(lane).end()
-
-    def _start(self, lanes: Iterable[int]) -> None:
-        """(Re)start the processes of these lanes together; give up after some attempts and say why."""
-        lanes, reasons = list(lanes), {}
-        for _ in range(_START_ATTEMPTS):
-            for lane in lanes:
-                self._end(lane)
-                self._processes[lane] = EnvProcess(self._payload)
-            deadline = time.monotonic() + self._start_timeout
-            reasons = {
-                lane: self._processes[lane].wait_ready(max(0.0, deadline - time.monotonic())) for lane in lanes
-            }
-            lanes = [lane for lane in lanes if reasons[lane] is not None]
-            if not lanes:
-                return
-        raise EnvError(
-            f"environment {lanes[0]} of {self.num_envs} did not start in {_START_ATTEMPTS} attempts: "
-            f"{reasons[lanes[0]]}"
-        )

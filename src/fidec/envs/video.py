@@ -91,8 +91,8 @@ def _play(stage: _Stage, act: Act, seed: int, index: int, every: int) -> tuple[E
     total, length, over, success = 0.0, 0, False, None
     while not over:
         action = np.asarray(act(observation[None], np.array([index]), np.array([length])), np.float32)[0]
-        observation, reward, over, success = stage.ask("step", action)
-        total, length = total + reward, length + 1
+        observation, reward, terminated, truncated, success = stage.ask("step", action)
+        total, length, over = total + reward, length + 1, terminated or truncated
         if over or length % every == 0:
             pictures.append(stage.picture())
     return Episode(index, episode_seed(seed, index), 0, "ok", total, length, success), pictures

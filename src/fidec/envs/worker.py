@@ -90,7 +90,7 @@ def _commands(env: Any, facts: dict[str, Any]) -> dict[str, Callable[[Any], Any]
         np.random.seed(seed % 2**32)  # some environments draw from the global generator while they step
         return observation(env.reset(seed=seed)[0])
 
-    def step(action: Any) -> tuple[Any, float, bool, float | None]:
+    def step(action: Any) -> tuple[Any, float, bool, bool, float | None]:
         action = np.clip(action, -1, 1)
         if not identity:
             action = low + (action + 1) * 0.5 * (high - low)
@@ -100,7 +100,7 @@ def _commands(env: Any, facts: dict[str, Any]) -> dict[str, Callable[[Any], Any]
             raise Invalid(f"reward is {reward}")
         success = info.get("success")
         success = None if success is None else float(success)
-        return observation(value), reward, bool(terminated or truncated), success
+        return observation(value), reward, bool(terminated), bool(truncated), success
 
     def render(size: int) -> Any:
         from fidec.envs.render import frame

@@ -1,0 +1,115 @@
+"""Several environments, each in its own process: what evaluation and exploration share."""
+
+from __future__ import annotations
+
+import atexit
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Self
+
+import gymnasium
+import numpy as np
+
+from fidec.envs.process import EnvProcess, end_all, pickled
+from fidec.errors import ConfigError, EnvError, NonFiniteError
+
+_START_ATTEMPTS = 3
+
+
+class EnvProcesses:
+    """`num_envs` environments ("lanes"), each in a spawned process that stays for many episodes.
+
+    `make_env` must be picklable, for example `functools.partial(fidec.envs.make.make, task)`. Observations
+    must be a Box (uint8 stays, all else becomes float32), actions a bounded Box of one dimension; the
+    environment must end its episodes itself (a time limit). The processes end with this one, however it ends.
+    """
+
+    def __init__(
+        self,
+        make_env: Callable[[], gymnasium.Env],
+        num_envs: int,
+        *,
+        step_timeout: float = 60.0,
+        start_timeout: float = 120.0,
+    ):
+        if num_envs < 1:
+            raise ConfigError(f"num_envs is {num_envs}, expected at least 1")
+        self.num_envs = num_envs
+        self._step_timeout = step_timeout
+        self._start_timeout = start_timeout
+        self._payload = pickled(make_env)
+        self._processes: dict[int, EnvProcess] = {}
+        self._closed = False
+        atexit.register(self.close)  # runs before multiprocessing's own exit, which would wait for the processes
+        try:
+            self._start(range(num_envs))
+        except BaseException:
+            self.close()
+            raise
+        facts = self._processes[0].facts
+        self.observation_shape: tuple[int, ...] = facts["shape"]
+        self.observation_dtype: str = facts["dtype"]
+        self.action_dim: int = facts["action_dim"]
+        self.action_low: list[float] = facts["action_low"]
+        self.action_high: list[float] = facts["action_high"]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all processes. Closing twice does no harm."""
+        self._closed = True
+        processes, self._processes = list(self._processes.values()), {}
+        end_all(processes)
+        atexit.unregister(self.close)
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._processes.values() if process.pid is not None]
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EnvError(f"this {type(self).__name__} is closed; make a new one")
+
+    def _check_actions(self, actions: Any, lanes: Iterable[int], ids: np.ndarray, steps: np.ndarray) -> np.ndarray:
+        actions = np.asarray(actions, np.float32)
+        expected = (self.num_envs, self.action_dim)
+        if actions.shape != expected:
+            raise EnvError(f"the policy returned actions of shape {actions.shape}, the environments need {expected}")
+        for lane in lanes:
+            if not np.isfinite(actions[lane]).all():
+                raise NonFiniteError(
+                    f"the policy returned a non-finite action in episode {ids[lane]}, step {steps[lane]}: "
+                    f"{actions[lane]}"
+                )
+        return actions
+
+    def _end(self, lane: int) -> None:
+        if lane in self._processes:
+            self._processes.pop(lane).end()
+
+    def _revive(self, lanes: Iterable[int]) -> None:
+        """Replace what died while nothing was asked of it, or what an interruption left busy."""
+        self._start([lane for lane in lanes if not (lane in self._processes and self._processes[lane].idle)])
+
+    def _start(self, lanes: Iterable[int]) -> None:
+        """(Re)start the processes of these lanes together; give up after some attempts and say why."""
+        lanes, reasons = list(lanes), {}
+        for _ in range(_START_ATTEMPTS):
+            for lane in lanes:
+                self._end(lane)
+                self._processes[lane] = EnvProcess(self._payload)
+            deadline = time.monotonic() + self._start_timeout
+            reasons = {
+                lane: self._processes[lane].wait_ready(max(0.0, deadline - time.monotonic())) for lane in lanes
+            }
+            lanes = [lane for lane in lanes if reasons[lane] is not None]
+            if not lanes:
+                return
+        raise EnvError(
+            f"environment {lanes[0]} of {self.num_envs} did not start in {_START_ATTEMPTS} attempts: "
+            f"{reasons[lanes[0]]}"
+        )

@@ -1,0 +1,104 @@
+"""Environments for the tests of exploration. Their processes import this module and nothing of pytest."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
+
+
+class Counter(gymnasium.Env):
+    """The observation tells the episode (its seed mod 1000), the step, a sum of actions and fresh random numbers.
+
+    An episode has 4 to 8 steps, by its seed; it terminates if that number is even and is truncated if odd. `faults`
+    maps a reset seed to what goes wrong in the third step. With `entropy` it draws from the operating system.
+    """
+
+    def __init__(self, faults: dict[int, str] | None = None, entropy: bool = False):
+        self.observation_space = Box(-np.inf, np.inf, (6,), np.float64)
+        self.action_space = Box(-1, 1, (2,), np.float32)
+        self.faults, self.entropy = faults or {}, entropy
+
+    def _observation(self):
+        noise = [self.np_random.normal(), np.random.normal(), random.random()]
+        if self.entropy:
+            noise[0] = os.urandom(1)[0] + 256 * os.urandom(1)[0]
+        return np.array([self.seed % 1000, self.t, self.total, *noise])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.seed, self.t, self.total = seed, 0, 0.0
+        self.fault = self.faults.get(seed)
+        if self.fault == "reset":
+            raise ValueError("reset went wrong")
+        return self._observation(), {}
+
+    def step(self, action):
+        self.t += 1
+        self.total += float(action.sum())
+        observation, reward, over = self._observation(), self.total, self.t == length(self.seed)
+        if self.t == 3 and self.fault is not None:
+            observation, reward = self._go_wrong(observation, reward)
+        even = self.t % 2 == 0
+        return observation, reward, over and even, over and not even, {"success": self.t / 10}
+
+    def _go_wrong(self, observation, reward):
+        if self.fault == "raise":
+            raise RuntimeError("gripper lost")
+        if self.fault == "exit":
+            os._exit(7)
+        if self.fault == "sleep":
+            time.sleep(1000)
+        if self.fault == "nan":
+            observation = observation * np.nan
+        if self.fault == "reward":
+            reward = np.nan
+        if self.fault == "shape":
+            observation = observation[:2]
+        return observation, reward
+
+
+def length(seed: int) -> int:
+    """How many steps the episode with this seed has."""
+    return 4 + seed % 5
+
+
+class Handshake(gymnasium.Env):
+    """A step writes the file `started`, and ends only when somebody has written the file `go`."""
+
+    def __init__(self, directory: Path):
+        self.observation_space = Box(-1, 1, (1,), np.float32)
+        self.action_space = Box(-1, 1, (1,), np.float32)
+        self.directory = directory
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        (self.directory / "started").touch()
+        while not (self.directory / "go").exists():
+            time.sleep(0.01)
+        return np.ones(1, np.float32), 0.0, False, False, {}
+
+
+class Film(gymnasium.Env):
+    """Images of one channel, drawn at random."""
+
+    def __init__(self):
+        self.observation_space = Box(0, 255, (4, 4, 1), np.uint8)
+        self.action_space = Box(-1, 1, (1,), np.float32)
+
+    def _frame(self):
+        return self.np_random.integers(0, 256, (4, 4, 1), np.uint8)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self._frame(), {}
+
+    def step(self, action):
+        return self._frame(), 0.0, False, False, {}
