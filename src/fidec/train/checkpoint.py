@@ -110,12 +110,13 @@ class Checkpoints:
         self._collect(step)
         return final
 
-    def latest(self, template: Any) -> Restored | None:
+    def latest(self, template: Any, check: Callable[[dict[str, Any]], None] | None = None) -> Restored | None:
         """The newest checkpoint that is intact, or None if none was ever saved.
 
         A damaged one is passed over and reported through `warn`; if all are damaged, `CheckpointError`. So does an
         intact one that does not fit `template` (leaves with shape and dtype, from `jax.eval_shape`): there the
-        configuration changed, not the disk, and an older checkpoint would fit no better.
+        configuration changed, not the disk, and an older checkpoint would fit no better. `check` is given `extra` and
+        may raise `CheckpointError` too: the checkpoint then refers to something else that is damaged.
         """
         tried: set[int] = set()
         damaged: list[int] = []
@@ -128,6 +129,8 @@ class Checkpoints:
                 if record.get("step") != step:
                     raise CheckpointError(f"{path} holds step {record.get('step')}: it was renamed or moved")
                 flat = trees.load_flat(path / STATE)
+                if check is not None:
+                    check(record["extra"])
             except CheckpointError as error:
                 if path.exists():  # else a running trainer removed it while we read
                     damaged.append(step)

@@ -1,8 +1,8 @@
 """What a run writes down while it goes: JSON lines, one per event, and TensorBoard's copy of the numbers.
 
-`train.jsonl`, `eval.jsonl` and `episodes.jsonl` hold nothing that depends on the clock. Each checkpoint
-remembers how long they were; a resumed run cuts them back to that length, so they end up byte for byte as if
-it had never been interrupted. Everything that depends on the clock goes to `time.jsonl`, which is only ever
+`train.jsonl`, `eval.jsonl`, `episodes.jsonl` and `exploration.jsonl` hold nothing that depends on the clock. Each
+checkpoint remembers how long they were; a resumed run cuts them back to that length, so they end up byte for byte
+as if it had never been interrupted. Everything that depends on the clock goes to `time.jsonl`, which is only ever
 appended to and so also shows the work that was lost.
 """
 
@@ -17,10 +17,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fidec import disk
 from fidec.errors import RunError
 from fidec.train import files
 
-REPLAYED = ("train", "eval", "episodes")
+REPLAYED = ("train", "eval", "episodes", "exploration")
+LAZY = ("exploration",)  # made with its first row: a run without an online phase has none
 
 
 class JsonlLog:
@@ -156,7 +158,10 @@ class RunLog:
 
     def __init__(self, directory: str | Path, tensorboard: bool = True):
         self.directory = Path(directory)
-        self._logs = {name: JsonlLog(self.directory / f"{name}.jsonl") for name in (*REPLAYED, "time")}
+        self._logs: dict[str, JsonlLog] = {}
+        for name in (*REPLAYED, "time"):
+            if name not in LAZY or self._path(name).exists():
+                self._open(name)
         self._use_tensorboard = tensorboard
         self._tensorboard: TensorBoardLog | None = None
         self._purge_step: int | None = None
@@ -171,6 +176,12 @@ class RunLog:
         self._logs["eval"].write({"step": step, **summary})
         self._scalars(step, summary)
 
+    def exploration(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """One row for each episode of the online phase. Their means go to `train`, and so to TensorBoard."""
+        rows = list(rows)
+        if rows:
+            self._open("exploration").write_all(rows)
+
     def time(self, step: int, values: Mapping[str, Any]) -> None:
         self._logs["time"].write({"step": step, **values})
         self._scalars(step, values)
@@ -179,15 +190,18 @@ class RunLog:
         """Lengths to store in a checkpoint. The files are on the disk up to there when this returns."""
         for log in self._logs.values():
             log.sync()
-        return {name: self._logs[name].position() for name in REPLAYED}
+        return {name: self._logs[name].position() for name in REPLAYED if name in self._logs}
 
     def resume(self, positions: Mapping[str, int] | None, step: int = 0) -> None:
         """Forget what was logged after the checkpoint of `step`; None if the run starts from nothing.
 
-        TensorBoard is told to hide what it has of later steps.
+        A log that has no position was not there when the checkpoint was made. TensorBoard is told to hide what it
+        has of later steps.
         """
         for name in REPLAYED:
-            self._logs[name].truncate(int((positions or {}).get(name, 0)))
+            position = int((positions or {}).get(name, 0))
+            if position or name in self._logs:
+                self._open(name).truncate(position)
         self._purge_step = step + 1 if positions else 0
 
     def close(self) -> None:
@@ -195,6 +209,16 @@ class RunLog:
             log.close()
         if self._tensorboard is not None:
             self._tensorboard.close()
+
+    def _path(self, name: str) -> Path:
+        return self.directory / f"{name}.jsonl"
+
+    def _open(self, name: str) -> JsonlLog:
+        if name not in self._logs:
+            self._logs[name] = JsonlLog(self._path(name))
+            with files.writing(self._path(name), f"{name}.jsonl"):
+                disk.fsync_directory(self.directory)  # a checkpoint may count on a file that was made just before
+        return self._logs[name]
 
     def _scalars(self, step: int, values: Mapping[str, Any]) -> None:
         if not self._use_tensorboard:

@@ -4,9 +4,10 @@ run.json          the marker: only a directory that has it is ever resumed or ov
 lock              held with flock while a process works here; says which
 config.json       the resolved configuration      environment.json  versions, devices, data hash
 status.json       running | done | failed | preempted, the step and the reason
-train.jsonl  eval.jsonl  episodes.jsonl   what happened, free of wall-clock values
+train.jsonl  eval.jsonl  episodes.jsonl  exploration.jsonl   what happened, free of wall-clock values
 time.jsonl        wall-clock                       run.log           messages
 tb/  checkpoints/  policy/
+replay/           transitions of the online phase, which the checkpoints refer to
 """
 
 from __future__ import annotations
@@ -37,10 +38,12 @@ CONTENTS = (
     "train.jsonl",
     "eval.jsonl",
     "episodes.jsonl",
+    "exploration.jsonl",
     "time.jsonl",
     "run.log",
     "tb",
     "checkpoints",
+    "replay",
     "policy",
     "audit",
 )
@@ -135,6 +138,10 @@ class RunDirectory:
         return self.path / "checkpoints"
 
     @property
+    def replay(self) -> Path:
+        return self.path / "replay"
+
+    @property
     def policy(self) -> Path:
         return self.path / "policy"
 
@@ -160,7 +167,7 @@ class RunDirectory:
         return _read_object(self.status) if self.status.exists() else None
 
     def read_jsonl(self, name: str) -> list[dict[str, Any]]:
-        """Events of the log "train", "eval", "episodes" or "time"; a torn last line is left out."""
+        """Events of the log "train", "eval", "episodes", "exploration" or "time"; a torn last line is left out."""
         return loggers.read_jsonl(self.path / f"{name}.jsonl")
 
 

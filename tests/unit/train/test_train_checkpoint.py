@@ -127,6 +127,33 @@ def test_another_configuration_is_an_error_not_a_fallback(tmp_path):
         checkpoints.latest(TEMPLATE._replace(multiplier=jax.ShapeDtypeStruct((3,), jnp.float32)))
 
 
+def test_what_extra_refers_to_can_be_checked_too(tmp_path):
+    warnings: list[str] = []
+    checkpoints = Checkpoints(tmp_path, keep=3, warn=warnings.append)
+    for step in (1, 2, 3):
+        checkpoints.save(step, state_of(step), {"rows": 10 * step})
+    (checkpoints.path(3) / STATE).write_bytes(b"")
+    asked: list[dict] = []
+
+    def check_with(intact: int):
+        def check(extra):
+            asked.append(extra)
+            if extra["rows"] > intact:
+                raise CheckpointError(f"the segment of row {extra['rows']} is missing")
+
+        return check
+
+    assert_state(checkpoints.latest(TEMPLATE, check_with(10)), 1)
+    assert asked == [{"rows": 20}, {"rows": 10}]  # not of a checkpoint that is damaged anyhow
+    assert [message.split(":")[0] for message in warnings] == [
+        f"the checkpoint of step {step} is damaged and is not used" for step in (3, 2)
+    ]
+    assert "the segment of row 20 is missing" in warnings[1]
+    assert_state(checkpoints.latest(TEMPLATE, check_with(20)), 2)
+    with pytest.raises(CheckpointError, match=r"every checkpoint.*steps 1, 2, 3"):
+        checkpoints.latest(TEMPLATE, check_with(0))
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_non_finite_numbers_are_not_saved(tmp_path, value, dtype):

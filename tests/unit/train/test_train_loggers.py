@@ -89,6 +89,8 @@ def play(log: RunLog, steps: range) -> None:
         if step % 3 == 0:
             rows = [{"episode": n, "success": bool(n % 2)} for n in range(4)]
             log.evaluation(step, {"evaluation/score": 0.5, "evaluation/interval": [0.1, 0.9]}, rows)
+        if step > 3:  # the online phase: in some steps no episode ends, in others two do
+            log.exploration({"step": step, "episode": 3 * step + n} for n in range(step % 3))
 
 
 def test_a_killed_and_resumed_run_has_the_same_bytes(tmp_path):
@@ -98,7 +100,7 @@ def test_a_killed_and_resumed_run_has_the_same_bytes(tmp_path):
     play(log, range(1, 11))
     log.close()
 
-    for saved, killed in ((0, 2), (4, 4), (4, 9), (9, 10)):
+    for saved, killed in ((0, 2), (0, 6), (2, 3), (2, 9), (4, 4), (4, 9), (9, 10)):
         broken = tmp_path / f"broken-{saved}-{killed}"
         broken.mkdir()
         log = RunLog(broken)
@@ -111,12 +113,44 @@ def test_a_killed_and_resumed_run_has_the_same_bytes(tmp_path):
         log.resume(positions, saved)
         play(log, range(saved + 1, 11))
         log.close()
-        for name in ("train", "eval", "episodes"):
+        for name in ("train", "eval", "episodes", "exploration"):
             assert (broken / f"{name}.jsonl").read_bytes() == (straight / f"{name}.jsonl").read_bytes()
         assert len(read_jsonl(broken / "time.jsonl")) == 10 + killed - saved  # lost work is on record
         assert len(list((broken / "tb").iterdir())) == 2
     assert read_jsonl(straight / "episodes.jsonl")[5] == {"step": 6, "episode": 1, "success": True}
     assert len(read_jsonl(straight / "episodes.jsonl")) == 12
+
+
+def test_exploration_has_a_file_only_if_there_was_any(tmp_path):
+    log = RunLog(tmp_path, tensorboard=False)
+    log.exploration([])
+    offline = log.positions()
+    log.resume(offline, 0)
+    assert not (tmp_path / "exploration.jsonl").exists()
+    log.exploration(
+        [{"step": 5, "episode": 0, "return": np.float32(0.1)}, {"step": 9, "episode": 1, "return": np.nan}]
+    )
+    log.exploration(iter([{"step": 11, "episode": 2, "return": -3}]))
+    online = log.positions()
+    log.exploration([{"step": 13, "episode": 3, "return": 0}])
+    log.close()
+    text = (tmp_path / "exploration.jsonl").read_bytes()
+    assert text.startswith(b'{"step": 5, "episode": 0, "return": 0.1}\n{"step": 9, "episode": 1, "return": null}\n')
+    assert online["exploration"] < len(text)
+    assert not (tmp_path / "tb").exists()
+
+    log = RunLog(tmp_path, tensorboard=False)
+    log.resume(online, 12)
+    assert (tmp_path / "exploration.jsonl").read_bytes() == text[: online["exploration"]]
+    log.resume({name: offline[name] for name in ("train", "eval", "episodes")}, 0)  # as an older fidec stored it
+    assert (tmp_path / "exploration.jsonl").read_bytes() == b""
+    log.close()
+
+    (tmp_path / "exploration.jsonl").unlink()
+    log = RunLog(tmp_path, tensorboard=False)
+    with pytest.raises(RunError, match=r"exploration\.jsonl.*was changed or lost"):
+        log.resume(online, 12)
+    log.close()
 
 
 def test_tensorboard_is_optional(tmp_path):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from fidec.errors import BusyError, RunError
+from fidec.train.loggers import REPLAYED
 from fidec.train.rundir import CONTENTS, RunDirectory
 
 HOLD = """
@@ -67,8 +68,8 @@ def test_create_write_and_read_back(tmp_path):
         run.config.unlink()
         with pytest.raises(RunError, match=r"config\.json is missing"):
             run.read_config()
-    named = {run.config, run.environment, run.status, run.run_log, run.checkpoints, run.policy}
-    logs = {"train.jsonl", "eval.jsonl", "episodes.jsonl", "time.jsonl", "tb"}  # written by `RunLog`
+    named = {run.config, run.environment, run.status, run.run_log, run.checkpoints, run.replay, run.policy}
+    logs = {f"{name}.jsonl" for name in (*REPLAYED, "time")} | {"tb"}  # written by `RunLog`
     assert {entry.name for entry in named} | logs == set(CONTENTS) - {"audit"}  # which `fidec audit` writes
 
 
@@ -78,6 +79,9 @@ def test_an_existing_run_needs_resume_or_overwrite(tmp_path):
         run.write_config({"a": 1})
         (run.checkpoints / "00000001").mkdir(parents=True)
         (run.checkpoints / "00000001" / "state").write_text("x")
+        run.replay.mkdir()
+        (run.replay / "00000000.safetensors").write_text("x")
+        (path / "exploration.jsonl").write_text("{}\n")
         (path / "notes.txt").write_text("mine")
         (path / ".status.json.1.tmp").write_text("left by a kill")
     with pytest.raises(RunError, match=r"--resume.*--overwrite"):
