@@ -144,17 +144,22 @@ class OfflineDataset:
         """
         if not 0 <= discount < 1:
             raise DataError(f"{self.name}: returns need a discount in [0, 1), not {discount}.")
-        found = self.rewards.astype(np.float64)
-        decay = discount * self.masks.astype(np.float64)
-        carry = np.where(self.terminals, 0.0, decay)
-        found += np.where(self.terminals, decay * found / (1.0 - discount), 0.0)
-        # G_i = found_i + carry_i G_(i + ahead) holds all along; each round doubles `ahead`, until nothing is carried.
-        ahead = 1
-        while carry.any():
-            found[:-ahead] += carry[:-ahead] * found[ahead:]
-            carry[:-ahead] *= carry[ahead:]
-            ahead *= 2
-        return found.astype(np.float32)
+        return returns_of(self.rewards, self.masks, self.terminals, discount)
+
+
+def returns_of(rewards: np.ndarray, masks: np.ndarray, terminals: np.ndarray, discount: float) -> np.ndarray:
+    """`OfflineDataset.returns`, of bare columns in time order."""
+    found = rewards.astype(np.float64)
+    decay = discount * masks.astype(np.float64)
+    carry = np.where(terminals, 0.0, decay)
+    found += np.where(terminals, decay * found / (1.0 - discount), 0.0)
+    # G_i = found_i + carry_i G_(i + ahead) holds all along; each round doubles `ahead`, until nothing is carried.
+    ahead = 1
+    while carry.any():
+        found[:-ahead] += carry[:-ahead] * found[ahead:]
+        carry[:-ahead] *= carry[ahead:]
+        ahead *= 2
+    return found.astype(np.float32)
 
 
 def episodes_of(terminals: np.ndarray) -> np.ndarray:

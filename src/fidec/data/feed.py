@@ -66,14 +66,14 @@ class DeviceFeed:
         one = partial(drawn, count=batch_size, settings=sampling)
         self.steps, self.example = _layout(jax.eval_shape(one, data, rng.stream(seed, "batch")))
         self._draw = jax.jit(lambda data, first: jax.vmap(partial(one, data))(_step_keys(seed, first, self.steps)))
-        self._data = data
+        self.data = data
         self._now: tuple[int, Chunk] | None = None
 
     def at(self, step: int) -> tuple[Chunk, int]:
         first = step - step % self.steps
         if self._now is None or self._now[0] != first:
             self._now = None  # its memory is free for the next
-            self._now = first, Chunk(self._draw(self._data, np.int32(first)), np.int32(first))
+            self._now = first, Chunk(self._draw(self.data, np.int32(first)), np.int32(first))
         return self._now[1], first + self.steps
 
     def close(self) -> None:

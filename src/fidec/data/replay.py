@@ -59,6 +59,17 @@ def add(replay: Replay, transitions: Batch) -> Replay:
     return Replay(rows, (replay.position + count) % capacity, jnp.minimum(replay.filled + count, capacity))
 
 
+def follow(replay: Replay, transitions: Batch, before: ArrayLike) -> Replay:
+    """Append rows of running episodes: each also tells an earlier one, in slot `before`, its next action.
+
+    -1 stands for none, at the start of an episode. Until the next step is taken a row's next action is its own, as at
+    the end of a trajectory.
+    """
+    slots = jnp.where(before < 0, replay.capacity, before)  # beyond the end: dropped
+    told = replay.rows.next_actions.at[slots].set(transitions.actions, mode="drop")
+    return add(replay._replace(rows=replay.rows._replace(next_actions=told)), transitions)
+
+
 def sample(replay: Replay, key: PRNGKey, count: int) -> Batch:
     """`count` rows, uniform with replacement over what is filled: a function of the key alone.
 

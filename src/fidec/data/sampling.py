@@ -41,7 +41,18 @@ class Mixture(NamedTuple):
     second: Source | Batch | Replay
 
 
-Drawable = Source | Mixture | Replay | Batch  # a bare Batch is a Source whose trajectories are not known
+class Joined(NamedTuple):
+    """Offline rows and those that were collected since, drawn as from one ring of `Sampling.capacity` slots.
+
+    The offline rows fill its first slots, new rows the free ones after them; once all are full, the newest row takes
+    the place of the oldest, which is at first an offline one. The offline rows themselves are never copied or moved.
+    """
+
+    offline: Source | Batch
+    online: Replay
+
+
+Drawable = Source | Mixture | Joined | Replay | Batch  # a bare Batch is a Source whose trajectories are not known
 
 
 @dataclass(frozen=True)
@@ -54,6 +65,8 @@ class Sampling:
     """Probability that a batch of images is shifted."""
     fraction: float = 0.5
     """Share of the second source in a mixture."""
+    capacity: int = 0
+    """Slots of the ring that joined sources stand for."""
 
     @classmethod
     def of(cls, spec: Spec, frame_stack: int, augment: float, fraction: float) -> Sampling:
@@ -108,6 +121,8 @@ def drawn(source: Drawable, key: PRNGKey, count: int, settings: Sampling) -> Bat
         first, second = (_rows(each, its_key, share, settings.frame_stack) for each, its_key, share in shares)
         replay.check_columns(first, second, ("the offline source of a mixture", "the second"))
         return jax.tree.map(lambda *each: jnp.concatenate(each), first, second)
+    if isinstance(source, Joined):
+        return _joined(source, key, count, settings)
     return _rows(source, key, count, settings.frame_stack)
 
 
@@ -124,13 +139,32 @@ def finish(batch: Batch, key: PRNGKey, settings: Sampling) -> Batch:
 
 
 def _rows(source: Source | Batch | Replay, key: PRNGKey, count: int, frame_stack: int) -> Batch:
-    """Drawn rows: observations are stacked, next observations are single frames."""
+    """Drawn rows: observations are stacked, next observations are single frames. A `Replay` holds them so."""
     if isinstance(source, Replay):
-        if frame_stack > 1:
-            raise ConfigError("a replay buffer does not know its trajectories: store stacked frames, frame_stack 1")
         return replay.sample(source, key, count)
+    return _gather(source, row_numbers(key, count, _size(source)), frame_stack)
+
+
+def _joined(source: Joined, key: PRNGKey, count: int, settings: Sampling) -> Batch:
+    """Collected row j lies in slot (offline rows + j) mod capacity; a slot that none has reached is offline."""
+    size, filled = _size(source.offline), source.online.filled
+    if settings.capacity < size:
+        raise ConfigError(f"a ring of {settings.capacity} slots cannot hold the {size} offline rows")
+    slots = jax.random.randint(key, (count,), 0, jnp.minimum(size + filled, settings.capacity))
+    places = (slots - size) % settings.capacity
+    fresh = places < filled
+    old = _gather(source.offline, jnp.where(fresh, 0, slots), settings.frame_stack)
+    new = jax.tree.map(lambda column: column[jnp.where(fresh, places, 0)], source.online.rows)
+    replay.check_columns(old, new, ("the offline source", "the replay buffer"))
+    return jax.tree.map(lambda a, b: jnp.where(fresh.reshape(-1, *[1] * (a.ndim - 1)), b, a), old, new)
+
+
+def _size(source: Source | Batch) -> int:
+    return (source if isinstance(source, Batch) else source.rows).rewards.shape[0]
+
+
+def _gather(source: Source | Batch, rows: Int[Array, "count"], frame_stack: int) -> Batch:
     data, starts = (source, None) if isinstance(source, Batch) else source
-    rows = row_numbers(key, count, data.rewards.shape[0])
     if frame_stack == 1:
         return jax.tree.map(lambda array: array[rows], data)
     if starts is None:

@@ -1,0 +1,73 @@
+"""Offline rows and a replay buffer, joined without a copy, are the one ring that would hold them all."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from fidec import rng
+from fidec.data import replay
+from fidec.data.sampling import Joined, Sampling, Source, draw
+from fidec.errors import ConfigError
+from fidec.types import Batch
+
+OFFLINE = 7
+
+
+def rows(first: int, count: int) -> Batch:
+    number = np.arange(first, first + count, dtype=np.float32)
+    two = number[:, None] + np.float32([0.25, 0.5])
+    return Batch(two, number[:, None], number, number % 2, two + 1, number[:, None] + 0.5)
+
+
+def keys(count: int = 6) -> list:
+    return [rng.at(rng.stream(0, "batch"), number) for number in range(count)]
+
+
+@pytest.mark.parametrize("capacity", [OFFLINE, OFFLINE + 1, OFFLINE + 4, 100])
+def test_it_draws_what_the_one_ring_would_draw(capacity):
+    """At every length, also after the ring has gone round: half of the offline rows gone, all gone, and again."""
+    offline = Source(jax.tree.map(jax.numpy.asarray, rows(0, OFFLINE)))
+    ring, online = replay.of(offline.rows, capacity), replay.empty(rows(0, 1), min(capacity, 60))
+    sample = jax.jit(lambda ring, key: replay.sample(ring, key, 32))
+    joined = jax.jit(lambda online, key: draw(Joined(offline, online), key, 32, Sampling(capacity=capacity)))
+    for number in range(40):
+        if number in (0, 1, 2, 3, 5, 8, 15, 16, 30, 39):
+            for key in keys():
+                jax.tree.map(np.testing.assert_array_equal, joined(online, key), sample(ring, key))
+        new = rows(1000 + number, 1)
+        ring, online = replay.add(ring, new), replay.add(online, new)
+
+
+def test_with_one_free_slot_the_second_row_replaces_the_first_offline_one():
+    """The published capacity of data sets with two million rows, N + 1."""
+    offline, online = Source(rows(0, OFFLINE)), replay.empty(rows(0, 1), 5)
+    for number in range(2):
+        online = replay.add(online, rows(1000 + number, 1))
+    drawn = draw(Joined(offline, online), keys()[0], 2000, Sampling(capacity=OFFLINE + 1))
+    found, counts = np.unique(np.asarray(drawn.rewards), return_counts=True)
+    assert found.tolist() == [1, 2, 3, 4, 5, 6, 1000, 1001]
+    assert counts.min() > 0.7 * 2000 / len(found)
+
+
+def test_a_ring_that_cannot_hold_the_data_is_refused():
+    with pytest.raises(ConfigError, match="6 slots cannot hold the 7 offline rows"):
+        draw(Joined(rows(0, OFFLINE), replay.empty(rows(0, 1), 3)), keys()[0], 4, Sampling(capacity=OFFLINE - 1))
+
+
+def test_a_row_is_told_its_next_action_when_the_next_step_is_taken():
+    """Two lanes, side by side; -1 is the start of an episode, and the ring may have gone round in between."""
+    buffer, follow = replay.empty(rows(0, 1), 4), jax.jit(replay.follow)
+
+    def two(first: int) -> Batch:
+        new = rows(first, 2)
+        return new._replace(next_actions=new.actions)
+
+    buffer = follow(buffer, two(10), np.int32([-1, -1]))
+    assert buffer.rows.next_actions[:2, 0].tolist() == [10, 11]
+    buffer = follow(buffer, two(20), np.int32([0, -1]))  # the second lane begins an episode
+    assert buffer.rows.next_actions[:, 0].tolist() == [20, 11, 20, 21]
+    buffer = follow(buffer, two(30), np.int32([2, 3]))
+    assert buffer.rows.next_actions[:, 0].tolist() == [30, 31, 30, 31]
+    assert buffer.rows.actions[:, 0].tolist() == [30, 31, 20, 21]
