@@ -32,7 +32,8 @@ def fit(
     the policy is evaluated in that environment; without one no environment is needed.
     `fidec.load_policy(result.policy)` gives the policy.
     """
-    resolved = resolve_options(algo, preset, task, **(options or {}))
+    setting = "online" if settings.get("online_steps") else "offline"
+    resolved = resolve_options(algo, preset, task, setting, **(options or {}))
     source = dataset if isinstance(dataset, str) else None
     config = RunConfig(
         task=task,

@@ -10,7 +10,7 @@ import pytest
 from conftest import random_columns
 from fidec import dataset_from_arrays, rng
 from fidec.data import replay, sampling
-from fidec.data.sampling import Mixture, Sampling, Source, draw, source_of
+from fidec.data.sampling import Joined, Mixture, Sampling, Source, draw, source_of
 from fidec.errors import ConfigError
 from fidec.ops import images
 from fidec.types import Spec
@@ -93,8 +93,6 @@ def test_a_replay_buffer_is_a_source_too(vectors):
     buffer = replay.of(source.rows, vectors.size + 10)
     assert_same(draw(buffer, KEY, 16), draw(source, KEY, 16))
     assert_same(draw(Mixture(source, buffer), KEY, 16), draw(Mixture(source, source), KEY, 16))
-    with pytest.raises(ConfigError, match="does not know its trajectories"):
-        draw(buffer, KEY, 4, Sampling(frame_stack=3))
 
 
 def test_sources_that_do_not_fit_are_refused_by_the_name_of_the_column(vectors):
@@ -165,6 +163,20 @@ def test_images_of_two_data_sets(vectors):
     assert Sampling.of(vectors.spec, 2, 0.5, 0.25) == Sampling(1, 0.0, 0.25)
     assert vectors.spec.stacked(3) == vectors.spec
     assert Spec((4, 4, 1), 2).stacked(1) == Spec((4, 4, 1), 2)
+
+
+def test_a_replay_buffer_holds_stacks_and_the_frame_that_follows():
+    """Filled with every row of a data set so, alone or after that data set, it gives what the data set gives."""
+    dataset, settings = image_dataset(), Sampling(frame_stack=2, capacity=1000)
+    source, size = source_of(dataset, 2), dataset.size
+    stacks = np.stack([slow_stack(dataset, row, 2)[0] for row in range(size)])
+    buffer = replay.of(source.rows._replace(observations=stacks), size)
+    assert_same(draw(buffer, KEY, 64, settings), draw(source, KEY, 64, settings))
+    batch = draw(Joined(source, buffer), KEY, 64, settings)
+    for i in range(64):
+        seen, following = slow_stack(dataset, int(batch.rewards[i]), 2)
+        np.testing.assert_array_equal(batch.observations[i], seen)
+        np.testing.assert_array_equal(batch.next_observations[i], following)
 
 
 def test_frames_without_trajectories_are_refused():

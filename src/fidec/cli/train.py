@@ -13,6 +13,7 @@ import tyro
 from fidec import algos, tasks
 from fidec.cli.output import parse, print_json
 from fidec.errors import ConfigError
+from fidec.tasks import describe
 from fidec.train.config import RunConfig, protocol_values, resolve, resolve_options, task_settings
 
 
@@ -22,8 +23,8 @@ class TrainArgs(RunConfig):
 
     With a --task the policy is evaluated in its environment; with --data alone no environment is needed. A task of
     the benchmark brings its protocol and the settings that were published for it (`fidec tasks ID` shows them). The
-    options --algo.* belong to the chosen method, and start from its --preset and these settings. `fidec train
-    --resume DIR` goes on with an interrupted run.
+    options --algo.* belong to the chosen method, and start from its --preset and these settings. With --online-steps
+    training goes on in the environment (docs/online.md). `fidec train --resume DIR` goes on with an interrupted run.
     """
 
     overwrite: bool = False
@@ -34,12 +35,16 @@ class TrainArgs(RunConfig):
 
 @dataclass(frozen=True)
 class ResumeArgs:
-    """Go on with a run, bit for bit as if it had never stopped."""
+    """Go on with a run, bit for bit as if it had never stopped; with --online-steps in its environment."""
 
     resume: Path
     """The run directory."""
     steps: int | None = None
-    """Train up to this many steps instead of the run's own number."""
+    """Train up to this many offline steps instead of the run's own number."""
+    online_steps: int | None = None
+    """Go on online, or online for longer: up to this many steps in the environment."""
+    max_failures: int | None = None
+    """Episodes of the online phase that may be lost to an environment that fails, in all."""
     json: bool = False
     """Print the result as JSON."""
 
@@ -47,10 +52,9 @@ class ResumeArgs:
 def _peek(argv: list[str], name: str) -> str | None:
     """The value of an option before the parser knows all options: they depend on it."""
     for i, word in enumerate(argv):
-        if word == name and i + 1 < len(argv):
-            return argv[i + 1]
-        if word.startswith(f"{name}="):
-            return word.partition("=")[2]
+        option, _, value = word.partition("=")
+        if option.replace("_", "-") == name:
+            return value or (argv[i + 1] if i + 1 < len(argv) else None)
     return None
 
 
@@ -59,8 +63,11 @@ def main(argv: list[str]) -> int:
         return _resume(parse(ResumeArgs, argv, "fidec train"))
     algo, preset = _peek(argv, "--algo") or "fidec", _peek(argv, "--preset") or "recommended"
     task = _peek(argv, "--task")
-    args_type = _with_options(algos.get(algo).config, resolve_options(algo, preset, task))
-    args = parse(args_type, argv, "fidec train", default=args_type(**protocol_values(task, algo)))
+    setting = "online" if (_peek(argv, "--online-steps") or "0") != "0" else "offline"
+    args_type = _with_options(algos.get(algo).config, resolve_options(algo, preset, task, setting))
+    # Without offline steps of RLPD's protocol the online ones must be there already for the defaults to be valid.
+    default = args_type(**protocol_values(task, algo, setting), online_steps=int(setting == "online"))
+    args = parse(args_type, argv, "fidec train", default=default)
     fields = {f.name: getattr(args, f.name) for f in dataclasses.fields(RunConfig)}
     return _train(RunConfig(**fields), overwrite=args.overwrite, as_json=args.json)
 
@@ -92,26 +99,30 @@ def _picked(config: RunConfig) -> list[str]:
     title = f"{config.algo}, preset {config.preset}"
     if config.task is None:
         return [title]
-    protocol = tasks.protocol_of(config.task, config.algo)
+    protocol = tasks.protocol_of(config.task, config.algo, config.setting)
     choices = [
-        (f"steps {config.steps:,}", f"steps {protocol.steps:,}", protocol.name),
+        (_lengths(config), _lengths(protocol), protocol.name),
         (_evaluation(config), _evaluation(protocol), protocol.name),
     ]
-    for name, setting in task_settings(config.algo, config.preset, config.task).items():
+    for name, setting in task_settings(config.algo, config.preset, config.task, config.setting).items():
         choices.append((f"{name} {getattr(config.options, name)}", f"{name} {setting.value}", setting.source))
     rows: dict[str, list[str]] = {}
     for own, published, source in choices:
         rows.setdefault(source if own == published else f"given; {published} in {source}", []).append(own)
     from fidec.envs.make import find_task  # imports gymnasium, which --help does not need
 
-    task = tasks.find(config.task)
+    task = tasks.find(config.task, config.setting)
     if task is not None and config.algo in task.paper:
         kind = "percent success" if protocol.score == "success" else "normalised score"
-        rows[f"FiDec paper, {kind}"] = [f"reported {task.paper[config.algo]}"]
+        rows[f"FiDec paper, {kind}"] = [f"reported {describe.number(task.paper[config.algo])}"]
     width = max(len(", ".join(row)) for row in rows.values())
     lines = [f"  {', '.join(row):{width}}  {source}" for source, row in rows.items()]
     note = find_task(config.task).note
     return [f"{title}, on {config.task}", *lines, *([f"  {note}"] if note else [])]
+
+
+def _lengths(plan: RunConfig | tasks.Protocol) -> str:
+    return f"steps {plan.steps:,}" + (f" + {plan.online_steps:,} online" if plan.online_steps else "")
 
 
 def _evaluation(plan: RunConfig | tasks.Protocol) -> str:
@@ -123,7 +134,8 @@ def _evaluation(plan: RunConfig | tasks.Protocol) -> str:
 def _resume(args: ResumeArgs) -> int:
     from fidec.train.run import resume
 
-    return _report(resume(args.resume, steps=args.steps), args.json)
+    result = resume(args.resume, steps=args.steps, online_steps=args.online_steps, max_failures=args.max_failures)
+    return _report(result, args.json)
 
 
 def _report(result: Any, as_json: bool) -> int:

@@ -91,11 +91,11 @@ def host_source(dataset: OfflineDataset, frame_stack: int = 1, discount: float |
     return Source(rows, np.repeat(first, stop - first).astype(np.int32))
 
 
-def parts(count: int, fraction: float) -> tuple[int, int]:
+def parts(count: int, fraction: float, name: str = "buffer_fraction") -> tuple[int, int]:
     """How many of `count` rows come from the offline source and how many from the second."""
     second = round(count * fraction)
     if not 0 < second < count:
-        raise ConfigError(f"a batch of {count} rows cannot be shared by two data sets at buffer_fraction {fraction}")
+        raise ConfigError(f"a batch of {count} rows cannot be shared by two data sets at {name} {fraction}")
     return count - second, second
 
 

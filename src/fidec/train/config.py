@@ -7,7 +7,9 @@ import os
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
+
+import tyro
 
 from fidec import algos, tasks
 from fidec.algos.base import check_choices
@@ -15,6 +17,55 @@ from fidec.errors import ConfigError
 
 _OPEN = cast(int, None)  # until `resolve` fills it in, by the task's protocol
 _BY_PROTOCOL = ("steps", "eval_interval", "eval_episodes")
+
+
+@dataclass(frozen=True)
+class OnlineConfig:
+    """How a run goes on in its environment. The defaults are the paper's protocol, which is FQL's."""
+
+    sampling: Literal["uniform", "balanced"] | None = None
+    """Batches uniform over offline and online transitions together, or balanced: a fixed share of each. By default
+    the method's own: balanced for RLPD and Cal-QL, uniform for all others."""
+    fraction: float = 0.5
+    """Balanced only: the share of online transitions in a batch."""
+    capacity: int | None = None
+    """Transitions that the buffer holds before new ones replace the oldest, offline ones included unless balanced. By
+    default 2,000,000, or one more than the offline data if that is larger."""
+    updates: int = 1
+    """Gradient updates for each environment step."""
+    collect: Literal["step", "episode"] | None = None
+    """One environment step and its updates in turn; or a whole episode, then as many updates. By default the method's
+    own: episode for Cal-QL, which needs returns, step for all others."""
+    envs: int = 1
+    """Environments that are stepped together, each adding a transition. More than 1 is another protocol: the policy
+    is updated only after all of them have stepped."""
+    overlap: bool = False
+    """Update while the environment steps. Another protocol: the newest transition enters the next update only."""
+    random_steps: int = 0
+    """First environment steps, with uniformly random actions."""
+    reward_shift: float | None = None
+    """Added to the environment's rewards as they are stored; by default the task's, -1 on D4RL's antmaze."""
+    freeze_flow: bool = False
+    """Methods with a behaviour flow beside their policy: it stops learning at the hand-over."""
+    max_failures: int = 0
+    """Episodes that may be lost to an environment that fails. One more stops the run, saved."""
+
+    def __post_init__(self):
+        for name in ("updates", "envs"):
+            _at_least(1, name, getattr(self, name))
+        for name in ("random_steps", "max_failures"):
+            _at_least(0, name, getattr(self, name))
+        if self.capacity is not None:
+            _at_least(2 * self.envs, "capacity", self.capacity)  # a transition and the one before it, of each
+        if not 0 < self.fraction < 1:
+            raise ConfigError(f"online.fraction must lie strictly between 0 and 1, not {self.fraction}")
+        for name, known in (("sampling", ("uniform", "balanced")), ("collect", ("step", "episode"))):
+            if getattr(self, name) not in (None, *known):
+                raise ConfigError(f"online.{name} must be {' or '.join(known)}, not {getattr(self, name)!r}")
+        if self.collect == "episode" and (self.envs > 1 or self.overlap):
+            raise ConfigError(
+                "online.collect episode takes one environment and no overlap: its updates come after the episode"
+            )
 
 
 @dataclass(frozen=True)
@@ -38,8 +89,11 @@ class RunConfig:
     memory_limit: float | None = None
     """GB. Data larger than this is not put on the device but fed to it batch by batch, large images in npz files
     straight from the disk; by default half of the device's free memory (on a CPU, the machine's)."""
-    steps: int = _OPEN
-    """Gradient steps; by default those of the task's protocol, or 1,000,000."""
+    steps: Annotated[int, tyro.conf.arg(aliases=["--offline-steps"])] = _OPEN
+    """Gradient steps on the data; by default those of the task's protocol, or 1,000,000."""
+    online_steps: int = 0
+    """Steps in the task's environment after them, each with --online.updates gradient steps. A task of the paper's
+    offline-to-online table then takes that table's settings and protocol."""
     seed: int = 0
     """Every random number is a function of this seed, a named stream and the step."""
     batch_size: int = 256
@@ -70,12 +124,31 @@ class RunConfig:
     """Steps between checkpoints."""
     keep_checkpoints: int = 2
     """Checkpoints kept."""
+    online: OnlineConfig = dataclasses.field(default_factory=OnlineConfig)
+    """The online phase."""
     options: Any = None
     """Options of the method."""
 
+    @property
+    def total(self) -> int:
+        """All steps, offline and online."""
+        return self.steps + self.online_steps
+
+    @property
+    def setting(self) -> str:
+        """Which of the benchmark's tables it belongs to."""
+        return "online" if self.online_steps else "offline"
+
+    @property
+    def drawing(self) -> dict[str, str]:
+        """How its environments judge and draw."""
+        return {"success_timing": self.success_timing, "rendering": self.rendering or "exact"}
+
     def __post_init__(self):
         check_choices(self)
-        positive = ("steps", "batch_size", "frame_stack", "eval_episodes", "candidates", "keep_checkpoints")
+        _at_least(0, "online_steps", self.online_steps)
+        _at_least(0 if self.online_steps else 1, "steps", self.steps)
+        positive = ("batch_size", "frame_stack", "eval_episodes", "candidates", "keep_checkpoints")
         for name in (*positive, "log_interval", "checkpoint_interval"):
             _at_least(1, name, getattr(self, name))
         for name in ("seed", "eval_interval", "eval_envs"):
@@ -107,6 +180,7 @@ class RunConfig:
             raise ConfigError(f"not a run's configuration: unknown or missing {sorted(unknown) or ['algo']}")
         try:
             options = config_from_json(algos.get(values["algo"]).config, values.pop("options", None) or {})
+            values["online"] = config_from_json(OnlineConfig, values.get("online") or {})
             for name in ("data_dir", "out"):
                 values[name] = None if values.get(name) is None else Path(values[name])
             return with_protocol(cls(**values, options=options))
@@ -131,33 +205,33 @@ def config_from_json(config: type, values: dict[str, Any]) -> Any:
     return config(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
 
-def resolve_options(algo: str, preset: str, task: str | None, **fields: Any) -> Any:
+def resolve_options(algo: str, preset: str, task: str | None, setting: str = "offline", **fields: Any) -> Any:
     """The method's options: the preset, then what the task's published settings change, then `fields`."""
-    return algos.get(algo).configure(preset, **{**task_options(algo, preset, task), **fields})
+    return algos.get(algo).configure(preset, **{**task_options(algo, preset, task, setting), **fields})
 
 
-def task_options(algo: str, preset: str, task: str | None) -> dict[str, Any]:
+def task_options(algo: str, preset: str, task: str | None, setting: str = "offline") -> dict[str, Any]:
     """What the published settings of a task change in a method's options."""
-    return {name: setting.value for name, setting in task_settings(algo, preset, task).items()}
+    return {name: found.value for name, found in task_settings(algo, preset, task, setting).items()}
 
 
-def task_settings(algo: str, preset: str, task: str | None) -> dict[str, tasks.Setting]:
+def task_settings(algo: str, preset: str, task: str | None, setting: str = "offline") -> dict[str, tasks.Setting]:
     """The published settings of a task that the method has an option for, each with its source."""
     family = tasks.family_of(task) if task else None
-    published = family.options(algo, preset) if family else {}
+    published = family.options(algo, preset, setting) if family else {}
     fields = {field.name for field in dataclasses.fields(algos.get(algo).config)}
-    return {name: setting for name, setting in published.items() if name in fields}
+    return {name: found for name, found in published.items() if name in fields}
 
 
-def protocol_values(task: str | None, algo: str) -> dict[str, int]:
+def protocol_values(task: str | None, algo: str, setting: str = "offline") -> dict[str, int]:
     """Steps, evaluation interval and episodes of the task's protocol; without a task those of OGBench's states."""
-    protocol = tasks.protocol_of(task or "", algo if task else "")
+    protocol = tasks.protocol_of(task or "", algo if task else "", setting)
     return {name: getattr(protocol, name) for name in _BY_PROTOCOL}
 
 
 def with_protocol(config: RunConfig) -> RunConfig:
     """What was left open of steps and evaluations, filled in by the task's protocol."""
-    values = protocol_values(config.task, config.algo)
+    values = protocol_values(config.task, config.algo, config.setting)
     return dataclasses.replace(config, **{n: v for n, v in values.items() if getattr(config, n) is None})
 
 
@@ -166,13 +240,13 @@ def resolve(config: RunConfig) -> RunConfig:
     config = with_protocol(config)
     options = config.options
     if options is None:
-        options = resolve_options(config.algo, config.preset, config.task)
+        options = resolve_options(config.algo, config.preset, config.task, config.setting)
     name = (config.task or (config.data or "arrays").rpartition("/")[2]).replace(":", "-")
     out = config.out or Path("runs") / name / f"{config.algo}-{config.preset}" / f"seed{config.seed:03d}"
     envs = config.eval_envs or min(os.cpu_count() or 1, 8)
     data = config.data or (tasks.source_of(config.task) if config.task else None)
     data_dir = config.data_dir.expanduser().absolute() if config.data_dir else None
-    return dataclasses.replace(
+    config = dataclasses.replace(
         config,
         options=options,
         out=out,
@@ -181,6 +255,30 @@ def resolve(config: RunConfig) -> RunConfig:
         buffer=_absolute(config.buffer),
         data_dir=data_dir,
     )
+    return dataclasses.replace(config, online=resolve_online(config)) if config.online_steps else config
+
+
+def resolve_online(config: RunConfig) -> OnlineConfig:
+    """The online phase with what was left open filled in by the method and the task, or why there cannot be one."""
+    method, online = algos.get(config.algo), config.online
+    if method.offline_only:
+        raise ConfigError(f"{config.algo} is not trained online: {method.offline_only}")
+    if config.task is None:
+        raise ConfigError("online training needs an environment: name a --task")
+    if config.buffer is not None:
+        raise ConfigError("online training has a buffer of its own: leave --buffer out")
+    defaults = {"sampling": "uniform", "collect": "step", **method.online}
+    family = tasks.family_of(config.task)
+    defaults["reward_shift"] = family.reward_shift if family else 0.0
+    online = dataclasses.replace(online, **{n: v for n, v in defaults.items() if getattr(online, n) is None})
+    if method.needs_returns and online.collect != "episode":
+        raise ConfigError(
+            f"{config.algo} learns from returns, which are known only when an episode has ended: "
+            "online.collect must be episode"
+        )
+    if online.freeze_flow and not hasattr(config.options, "train_flow"):
+        raise ConfigError(f"online.freeze_flow: {config.algo} has no behaviour flow that can be frozen")
+    return online
 
 
 def _absolute(source: str | None) -> str | None:

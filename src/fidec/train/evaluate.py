@@ -14,6 +14,7 @@ from fidec.envs.evaluate import summarise
 from fidec.envs.frames import stacked
 from fidec.envs.make import make
 from fidec.envs.pool import EnvPool, Episode
+from fidec.envs.processes import EnvProcesses
 from fidec.envs.scores import normalise
 from fidec.errors import EnvError
 from fidec.train.policy import lane_actor
@@ -65,7 +66,7 @@ class Evaluator:
         if self._pool is None:
             make_env = environment(self.task, self.spec, **self._options)
             self._pool = EnvPool(make_env, self._envs, step_timeout=self._timeout)
-            _check_fit(self.task, self._pool, self.spec)
+            check_fit(self.task, self._pool, self.spec)
         return self._pool
 
     def __call__(
@@ -109,7 +110,8 @@ def score(task: str, summary: dict[str, Any]) -> float | None:
     return mean if success is None else 100.0 * success
 
 
-def _check_fit(task: str, pool: EnvPool, spec: Spec) -> None:
+def check_fit(task: str, pool: EnvProcesses, spec: Spec) -> None:
+    """Refuse environments whose observations or actions are not those of the data."""
     found = (tuple(pool.observation_shape), pool.action_dim)
     expected = (tuple(spec.observation_shape), spec.action_dim)
     if found != expected:

@@ -25,7 +25,7 @@ from fidec.algos import Algorithm
 from fidec.data.feed import Chunk, Feed, batch_of
 from fidec.data.sampling import PLAIN, Sampling
 from fidec.errors import NonFiniteError
-from fidec.types import Batch, Spec
+from fidec.types import Batch, Metrics, Spec
 
 DISPATCH_SECONDS = 1.0  # how long the host stays away: signals and the progress bar wait for it
 NEVER = int(np.iinfo(np.int32).max)
@@ -76,16 +76,22 @@ def make_steps(algorithm: Algorithm, seed: int, sampling: Sampling = PLAIN, *, l
         def body(step, carry: Carry) -> Carry:
             batch = batch_of(chunk, step, rng.at(batch_key, step), sampling)
             state, metrics = algorithm.update(carry.state, batch, rng.at(update_key, step))
-            sums = {name: carry.sums[name] + metrics[name] for name in metrics}
-            bad = {
-                name: jnp.where(jnp.isfinite(metrics[name]), carry.bad[name], jnp.minimum(carry.bad[name], step))
-                for name in metrics
-            }
-            return Carry(state, sums, carry.since, bad)
+            return record(carry, state, metrics, step)
 
         return jax.lax.fori_loop(first, last, body, carry) if looped else body(first, carry)
 
     return steps
+
+
+def record(carry: Carry, state: Any, metrics: Metrics, step: Any, updates: int = 1) -> Carry:
+    """The carry after an update, with its metrics counted: one of `updates` that make this step."""
+    share = metrics if updates == 1 else {name: value / updates for name, value in metrics.items()}
+    sums = {name: carry.sums[name] + share[name] for name in metrics}
+    bad = {
+        name: jnp.where(jnp.isfinite(metrics[name]), carry.bad[name], jnp.minimum(carry.bad[name], step))
+        for name in metrics
+    }
+    return Carry(state, sums, carry.since, bad)
 
 
 def one_by_one(step: Callable) -> Callable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
+import sys
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,8 @@ from fidec.data.sampling import parts
 from fidec.envs.make import find_task
 from fidec.errors import ConfigError, FidecError, RunError
 from fidec.train import loop
-from fidec.train.config import RunConfig, resolve
+from fidec.train.buffer import check_buffer
+from fidec.train.config import RunConfig, resolve, resolve_online, task_options
 from fidec.train.rundir import RunDirectory
 from fidec.train.session import Session
 from fidec.types import Spec
@@ -61,6 +63,8 @@ def train(
         config = dataclasses.replace(config, data=None)
     if buffer is not None and config.buffer is None:
         config = dataclasses.replace(config, buffer=f"{_ARRAYS}{buffer.name}")
+        if config.online_steps:
+            resolve_online(config)  # refuses it
     if config.task is not None:
         find_task(config.task)
     # All this before the directory is made: a wrong id leaves none.
@@ -68,6 +72,8 @@ def train(
     if config.rendering is None and dataset.spec.images:
         config = dataclasses.replace(config, rendering=dataset.info.get("rendering") or "exact")
     _check_method(config, dataset.spec.stacked(config.frame_stack))
+    if config.online_steps:
+        check_buffer(config.online, dataset.size, config.batch_size)
     assert config.out is not None
     with RunDirectory.create(config.out, overwrite=overwrite) as directory:
         directory.write_config(config.to_json())
@@ -80,17 +86,22 @@ def resume(
     buffer: OfflineDataset | None = None,
     *,
     steps: int | None = None,
+    online_steps: int | None = None,
+    max_failures: int | None = None,
     quiet: bool = False,
 ) -> Result:
-    """Go on with an interrupted run, bit for bit, or with a finished one up to more `steps`."""
+    """Go on with an interrupted run, bit for bit, or with a finished one: up to more `steps`, or online.
+
+    `online_steps` are those of the whole run. `max_failures` is how many episodes of its online phase may fail.
+    """
     with RunDirectory.open(path) as directory:
         if not directory.config.exists():
             raise RunError(f"{path} was stopped before it began. Start it again, with --overwrite.")
         config = RunConfig.from_json(directory.read_config())
-        if steps is not None:
-            if steps < config.steps:
-                raise ConfigError(f"{path} is configured for {config.steps} steps; --steps {steps} would be fewer")
-            config = dataclasses.replace(config, steps=steps)
+        offline = not config.online_steps
+        config = _extended(config, directory, steps, online_steps, max_failures)
+        if offline and config.online_steps and (other := _other_settings(config)):
+            print(f"the run keeps its settings; online were published {other}", file=sys.stderr)
         if dataset is None and config.data is None:
             raise RunError(
                 f"{path} was trained on arrays given in Python: resume it there, with fidec.resume(path, dataset)"
@@ -107,6 +118,45 @@ def resume(
             _check_same_data(directory, "buffer", buffer)
         directory.write_config(config.to_json())
         return _train(config, dataset, buffer, directory, quiet)
+
+
+def _extended(
+    config: RunConfig,
+    directory: RunDirectory,
+    steps: int | None,
+    online_steps: int | None,
+    max_failures: int | None,
+) -> RunConfig:
+    """The configuration with more to do, if that is how the run can go on."""
+    path = directory.path
+    if steps is not None and steps != config.steps:
+        if steps < config.steps:
+            raise ConfigError(f"{path} is configured for {config.steps} steps; --steps {steps} would be fewer")
+        if config.online_steps:
+            raise ConfigError(f"{path} goes on online after {config.steps} steps: only --online-steps can be more")
+        config = dataclasses.replace(config, steps=steps)
+    if online_steps is not None:
+        if online_steps < config.online_steps:
+            raise ConfigError(
+                f"{path} is configured for {config.online_steps} online steps; --online-steps {online_steps} would "
+                "be fewer"
+            )
+        config = dataclasses.replace(config, online_steps=online_steps)
+    if max_failures is not None:
+        online = dataclasses.replace(config.online, max_failures=max_failures)
+        config = dataclasses.replace(config, online=online)
+    return dataclasses.replace(config, online=resolve_online(config)) if config.online_steps else config
+
+
+def _other_settings(config: RunConfig) -> str:
+    """Published online settings of the task that differ from the offline ones and from the run's, in words."""
+    tables = (task_options(config.algo, config.preset, config.task, setting) for setting in ("offline", "online"))
+    offline, online = tables
+    return ", ".join(
+        f"{name} {value} (here {getattr(config.options, name)})"
+        for name, value in online.items()
+        if value not in (offline.get(name), getattr(config.options, name))
+    )
 
 
 def _load(
@@ -163,30 +213,30 @@ def _train(
     directory: RunDirectory,
     quiet: bool,
 ) -> Result:
-    step = 0
+    run: Session | None = None
     try:
         with ExitStack() as stack:
             signals = stack.enter_context(loop.catch_signals())
             run = Session(config, dataset, buffer, directory, stack, signals, quiet)
-            step = run.step
-            if run.evaluator is not None and not run.done:
-                run.evaluator.start()  # now, not after an hour, is the time to learn that they do not work
+            if not run.done:
+                run.start_environments()
             while not run.done and signals.received is None:
                 run.advance()
-                step = run.step
             if not run.done:
                 run.save()
     except BaseException as error:
         reason = str(error) if isinstance(error, FidecError) else f"{type(error).__name__}: {error}"
         with suppress(FidecError):  # a full disk must not hide what happened
-            directory.write_status("failed", step, reason)
+            directory.write_status("failed", run.step if run else 0, reason)
         raise
     if not run.done:
         assert signals.received is not None
-        directory.write_status("preempted", step, signal.Signals(signals.received).name)
-        raise Preempted(signals.received, f"saved at step {step}. Go on with: fidec train --resume {directory.path}")
-    directory.write_status("done", step)
-    return Result(directory.path, step, run.evaluation)
+        directory.write_status("preempted", run.step, signal.Signals(signals.received).name)
+        raise Preempted(
+            signals.received, f"saved at step {run.step}. Go on with: fidec train --resume {directory.path}"
+        )
+    directory.write_status("done", run.step)
+    return Result(directory.path, run.step, run.evaluation)
 
 
 def _check_same_data(directory: RunDirectory, kind: str, dataset: OfflineDataset) -> None:

@@ -21,8 +21,10 @@ from fidec.train.checkpoint import Checkpoints
 from fidec.train.config import RunConfig
 from fidec.train.evaluate import Evaluator
 from fidec.train.loggers import RunLog
+from fidec.train.online import Online, make_online
 from fidec.train.policy import Policy
 from fidec.train.progress import Progress
+from fidec.train.replay_store import ReplayStore
 from fidec.train.rundir import RunDirectory
 
 
@@ -51,11 +53,15 @@ class Session:
         self.feed = self._make_feed(dataset, buffer, stack)
         batch = loop.example_batch(self.feed.example, self.sampling)
 
-        self.progress = Progress(config.steps) if not quiet else None
+        self.progress = Progress(config.total) if not quiet else None
         self.checkpoints = Checkpoints(directory.checkpoints, config.keep_checkpoints, warn=self.message)
         self.log = RunLog(directory.path)
         stack.callback(self.log.close)
-        restored = self.checkpoints.latest(loop.template(self.algorithm, config.seed, batch))
+        store = ReplayStore(directory.replay)
+        restored = self.checkpoints.latest(
+            loop.template(self.algorithm, config.seed, batch),
+            check=lambda extra: store.verify((extra.get("online") or {}).get("segments")),
+        )
         if restored is None:
             self.step, self.carry = 0, loop.start(self.algorithm, config.seed, batch)
             self.evaluated = True  # whether the evaluation that is due at this step was made
@@ -83,6 +89,13 @@ class Session:
         self._write_environment(now if buffer is None else {**now, "buffer": _facts(buffer)})
         directory.write_status("running", self.step)
         self.evaluator = self._make_evaluator(stack)
+        self.online: Online | None = None
+        if config.online_steps:
+            self.online = make_online(
+                config, self.spec, self.feed, self.sampling, store, log=self.log.exploration, message=self.message
+            )
+            stack.callback(self.online.close)
+            self.online.restore(restored.extra.get("online") if restored is not None else None)
         self.pace = loop.Pace()
         self.steps: Callable | None = None  # compiled when first needed
         self.mark = (time.perf_counter(), self.step)
@@ -113,10 +126,16 @@ class Session:
                 episodes=config.eval_episodes,
                 seed=config.seed,
                 timeout=config.eval_timeout,
-                success_timing=config.success_timing,
-                rendering=config.rendering or "exact",
+                **config.drawing,
             )
         )
+
+    def start_environments(self) -> None:
+        """Now, not after an hour, is the time to learn that they do not work."""
+        if self.evaluator is not None:
+            self.evaluator.start()
+        elif self.online is not None:
+            _ = self.online.lanes
 
     def _write_environment(self, now: dict[str, Any]) -> None:
         """What the run is made with; what it was made with before stays, and a change is reported."""
@@ -144,13 +163,18 @@ class Session:
 
     @property
     def done(self) -> bool:
-        return self.step == self.config.steps and self.evaluated
+        return self.step == self.config.total and self.evaluated and not self._owing
+
+    @property
+    def _owing(self) -> bool:
+        """Whether an environment failed in a round whose updates were made, so that what is due now is still due."""
+        return self.online is not None and self.online.owed is not None
 
     def advance(self) -> None:
         """Train to the next border, and do there what is due: log, evaluate, save, in this order."""
         config = self.config
         if self.evaluated:
-            border = self._border()
+            border = self.step if self._owing else self._border()
             self._train_to(border)
             if self.step < border:
                 return  # a signal: `_train` saves
@@ -163,32 +187,50 @@ class Session:
             self.save()
 
     def _due(self, interval: int) -> bool:
-        """Whether something done at every `interval` steps, and at the end, is due now."""
-        return self.step == self.config.steps or (interval > 0 and self.step % interval == 0)
+        """Whether something done at every `interval` steps, at the hand-over and at the end, is due now."""
+        ends = self.step in (self.config.steps, self.config.total)
+        return ends or (interval > 0 and self.step % interval == 0)
 
     def _border(self) -> int:
         """The next step at which anything is due."""
         intervals = (self.config.log_interval, self.config.eval_interval, self.config.checkpoint_interval)
-        return min(self.config.steps, *((self.step // i + 1) * i for i in intervals if i > 0))
+        end = self.config.steps if self.step < self.config.steps else self.config.total
+        return min(end, *((self.step // i + 1) * i for i in intervals if i > 0))
 
     def _train_to(self, border: int) -> None:
+        if self.step >= self.config.steps:
+            self._train_online(border)
+            return
         if self.steps is None:
             self.steps = self._compile()
         self.carry, self.step = loop.run_to(
             self.steps, self.carry, self.feed, self.step, border, self.pace, self.signals, self._show
         )
 
+    def _train_online(self, border: int) -> None:
+        assert self.online is not None
+        self._compiled(self.online.compile(self.carry))
+        self.carry, self.step = self.online.run_to(self.carry, self.step, border, self.signals, self._show)
+        if self.online.failure is not None:
+            self.save()  # what was collected and learnt up to here is not lost, and resuming begins here
+            raise self.online.failure
+
     def _compile(self) -> Callable:
         before = time.perf_counter()
         looped = not loop.step_by_step(self.spec)
         jitted = loop.make_steps(self.algorithm, self.config.seed, self.sampling, looped=looped)
         compiled = jitted.lower(self.carry, self.feed.example, np.int32(0), np.int32(1)).compile()
-        seconds = time.perf_counter() - before
+        self._compiled(time.perf_counter() - before)
+        return compiled if looped else loop.one_by_one(compiled)
+
+    def _compiled(self, seconds: float) -> None:
+        """Note what compiling took, and do not count it in the speed."""
+        if seconds < 0.01:  # it was compiled already
+            return
         self.log.time(self.step, {"time/compile": seconds})
         self.mark = (time.perf_counter(), self.step)
         if self.progress is not None:
             self.progress.restart()
-        return compiled if looped else loop.one_by_one(compiled)
 
     def _show(self, step: int) -> None:
         if self.progress is not None:
@@ -198,11 +240,21 @@ class Session:
         means, fresh = loop.take_means(self.carry, self.step)
         if self.step % self.config.log_interval == 0:
             self.carry = fresh  # else this is the end; should the run be extended, its next row is a whole interval
-        self.log.train(self.step, {f"training/{name}": value for name, value in means.items()})
+        rows = {f"training/{name}": value for name, value in means.items()}
+        online = self.online if self.online is not None and self.online.collected else None
+        if online is not None:
+            rows |= online.metrics()
+            if self.step % self.config.log_interval == 0:
+                online.recent = []
+        self.log.train(self.step, rows)
         now, (before, first) = time.perf_counter(), self.mark
         self.mark = (now, self.step)
         if now > before and self.step > first:
-            self.log.time(self.step, {"time/steps_per_second": (self.step - first) / (now - before)})
+            times = {"time/steps_per_second": (self.step - first) / (now - before)}
+            if online is not None:
+                times["time/environment_share"] = online.waited / (now - before)
+                online.waited = 0.0
+            self.log.time(self.step, times)
         if self.progress is not None:
             self.progress.update(self.step, loss=float(means["loss"]))
 
@@ -241,7 +293,9 @@ class Session:
 
     def save(self) -> None:
         """A checkpoint, and the portable policy of the same step."""
-        extra = {"logs": self.log.positions(), "evaluated": self.evaluated}
+        begun = self.online is not None and self.online.collected > 0
+        online = {"online": self.online.position()} if self.online is not None and begun else {}
+        extra = {"logs": self.log.positions(), "evaluated": self.evaluated, **online}
         self.checkpoints.save(self.step, self.carry, extra)
         self._save_policy()
         self.directory.write_status("running", self.step)

@@ -1,0 +1,45 @@
+"""Environments for the tests of the online phase. Their processes import this module and nothing of pytest."""
+
+from __future__ import annotations
+
+import os
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
+
+
+class Walk(gymnasium.Env):
+    """A random walk that actions push: 3 numbers, 2 actions, episodes of 4 to 9 steps by their seed.
+
+    Those of even length terminate, those of odd length are cut off. With `entropy` it cannot be repeated.
+    """
+
+    def __init__(self, entropy: bool = False):
+        self.observation_space = Box(-np.inf, np.inf, (3,), np.float32)
+        self.action_space = Box(-1, 1, (2,), np.float32)
+        self.entropy = entropy
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.length, self.t, self.place = 4 + seed % 6, 0, self.np_random.normal(size=3)
+        return self.place.astype(np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        self.place = 0.9 * self.place + 0.1 * self.np_random.normal(size=3)
+        self.place[:2] += 0.2 * action
+        if self.entropy:
+            self.place[2] = os.urandom(1)[0] / 256
+        over, even = self.t == self.length, self.length % 2 == 0
+        reward = -float(np.abs(self.place).sum())
+        info = {"success": float(even)}
+        return self.place.astype(np.float32), reward, over and even, over and not even, info
+
+
+def make_walk(task: str, **_: str) -> gymnasium.Env:
+    return Walk()
+
+
+def make_unrepeatable(task: str, **_: str) -> gymnasium.Env:
+    return Walk(entropy=True)

@@ -1,0 +1,99 @@
+"""The online phase's settings: the published protocol where nothing is said, and what a file keeps of them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from fidec import algos, tasks
+from fidec.errors import ConfigError
+from fidec.tasks.reported import ONLINE_METHODS
+from fidec.train.config import OnlineConfig, RunConfig, resolve
+
+TASK = "cube-double-play-singletask-v0"
+
+
+def online(algo: str, task: str = TASK, **fields) -> RunConfig:
+    return resolve(RunConfig(task=task, algo=algo, online_steps=fields.pop("online_steps", 1000), **fields))
+
+
+@pytest.mark.parametrize("algo", ONLINE_METHODS)
+def test_the_published_protocol_is_the_default(algo):
+    found = online(algo)
+    assert found.steps == (0 if algo == "rlpd" else 1_000_000)
+    assert found.online.sampling == ("balanced" if algo in ("rlpd", "calql") else "uniform")
+    assert found.online.collect == ("episode" if algo == "calql" else "step")
+    others = dataclasses.replace(found.online, sampling=None, collect=None, reward_shift=None)
+    assert others == OnlineConfig()
+    assert (others.updates, others.envs, others.overlap, others.random_steps, others.freeze_flow) == (
+        1,
+        1,
+        False,
+        0,
+        False,
+    )
+
+
+def test_every_method_goes_online_or_says_why_not():
+    for algo in algos.names():
+        if reason := algos.get(algo).offline_only:
+            assert algo not in ONLINE_METHODS
+            with pytest.raises(ConfigError, match=f"{algo} is not trained online: {reason}"):
+                online(algo)
+        else:
+            assert online(algo).online.sampling
+
+
+def test_rewards_are_shifted_as_the_data_s_were():
+    assert online("fql", "antmaze-umaze-v2").online.reward_shift == -1.0
+    assert online("fql", "pen-cloned-v1").online.reward_shift == 0.0
+    assert online("fql").online.reward_shift == 0.0
+    assert online("fql", "antmaze-umaze-v2", online=OnlineConfig(reward_shift=0.5)).online.reward_shift == 0.5
+
+
+def test_options_are_those_of_the_online_table():
+    """FQL is held more loosely or more tightly online than offline on five tasks."""
+    changed = {}
+    for task in (row.id for row in tasks.TASKS if row.setting == "online"):
+        offline, fine_tuned = resolve(RunConfig(task=task, algo="fql")), online("fql", task)
+        if offline.options != fine_tuned.options:
+            changed[task] = (offline.options.alpha, fine_tuned.options.alpha)
+    assert changed == {
+        "humanoidmaze-medium-navigate-singletask-v0": (30.0, 100.0),
+        "antsoccer-arena-navigate-singletask-v0": (10.0, 30.0),
+        "pen-cloned-v1": (10000.0, 1000.0),
+        "door-cloned-v1": (30000.0, 1000.0),
+        "hammer-cloned-v1": (10000.0, 1000.0),
+    }
+
+
+def test_a_configuration_comes_back_from_its_file_also_from_an_older_one():
+    config = online("calql", online=OnlineConfig(updates=3, capacity=500))
+    assert RunConfig.from_json(config.to_json()) == config
+    older = resolve(RunConfig(task=TASK, algo="fql")).to_json()
+    del older["online"], older["online_steps"]
+    assert RunConfig.from_json(older).online_steps == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"updates": 0}, "updates must be at least 1"),
+        ({"envs": 1.5}, "envs must be a whole number"),
+        ({"envs": 4, "capacity": 7}, "capacity must be at least 8"),
+        ({"fraction": 1.0}, "fraction must lie strictly between 0 and 1"),
+        ({"max_failures": -1}, "max_failures must be at least 0"),
+        ({"collect": "run"}, "collect must be step or episode"),
+        ({"collect": "episode", "overlap": True}, "no overlap"),
+    ],
+)
+def test_nonsense_is_refused_by_name(fields, words):
+    with pytest.raises(ConfigError, match=words):
+        OnlineConfig(**fields)
+
+
+def test_no_steps_at_all_are_refused():
+    with pytest.raises(ConfigError, match="steps must be at least 1"):
+        RunConfig(task=TASK, steps=0)
+    assert RunConfig(task=TASK, steps=0, online_steps=5).total == 5
