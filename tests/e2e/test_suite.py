@@ -164,7 +164,9 @@ def test_a_suite_killed_in_the_middle_ends_as_one_that_was_left_alone(tmp_path):
         (("run", "demo", "--algos", "sac"), ("has no method sac", "fidec")),
         (("table", "demo"), ("no run of suite 'demo'", "finished")),
         (("run", "demo", "--scale", "small"), ("has a size of its own",)),
-        (("run", "paper-online"), ("online training is not there yet",)),
+        (("run", "paper-online", "--algos", "fql", "bc"), ("bc is not trained online",)),
+        (("run", "paper", "--online-steps", "5"), ("'paper' is offline", "leave --online-steps out")),
+        (("curves", "demo-online"), ("no run of suite 'demo-online'", "nothing to draw")),
         (("run", "paper", "--tasks", "cube"), ("no task 'cube'", "*cube*")),
         (("run", "paper", "--workers", "0"), ("--workers must be at least 1",)),
         (("run", "paper", "--sources", "door-human-v1"), ("expected TASK=SOURCE",)),
@@ -189,8 +191,10 @@ def test_dry_run_prints_commands_that_parse(cli):
     assert "12 runs, 0 done; of 12 the cost is unknown" in err
     assert cli("suite", "list")[1].splitlines()[-1].startswith("demo")
     code, out, _ = cli("suite", "run", "paper-online", "--dry-run")
-    assert (code, len(out.splitlines())) == (0, 14 * 8)
-    assert all(line.startswith("# online training is not there yet") for line in out.splitlines())
+    lines = out.splitlines()
+    assert (code, len(lines)) == (0, 14 * 8)
+    assert all(line.startswith("fidec train --task") and "--online-steps 1000000 " in line for line in lines)
+    assert all(("--steps 0 " in line) == ("--algo rlpd " in line) for line in lines)
 
 
 def test_dry_run_measures_if_asked(cli):

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from fidec.report.board import LINES_EVERY, Board
+from fidec.report.board import LINES_EVERY, Board, cells
 from fidec.tasks.scale import SMALL
 from fidec.tasks.suites import SUITES
 from fidec.train.schedule import Outcome
@@ -43,6 +43,27 @@ def test_a_job_tells_how_far_it_is(two):
     # 7000 steps at the last speed, and the evaluations at 5000, 7500 and 10000.
     assert two[0].standing() == Standing(3_000, 100.0, 70.0 + 3 * 8.0, 25.0)
     assert two[1].standing() == Standing(0, None, None, None)
+
+
+def test_an_online_job_tells_the_time_to_the_end_of_its_phase(tmp_path):
+    """Offline it cannot know how fast the environment is."""
+    (job,) = jobs(
+        SUITES["paper-online"], out=tmp_path, data_dir=None, scale=SMALL, words=("fql",), patterns=("scene-*",)
+    )
+    job.directory.mkdir(parents=True)
+
+    def at(step, evaluated):
+        rows = [{"step": step, "time/steps_per_second": 100.0}, {"step": step, "time/evaluation": 8.0}]
+        logs = {"train": [{"step": step}], "time": rows, "eval": [{"step": evaluated}]}
+        for name, lines in logs.items():
+            (job.directory / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return cells(job, job.standing())
+
+    assert at(6_000, 5_000)[:3] == ("step 6000/20000", "100 steps/s", "56 s to the online phase")  # 40 + 2 * 8
+    assert at(10_000, 10_000)[1:3] == ("starting", "")  # that speed was the updates'
+    assert at(11_000, 10_000)[2] == "2 min left"
+    assert job.standing().left == 90.0 + 4 * 8.0
+    assert at(19_000, 17_500)[2] == "18 s left"
 
 
 def test_lines_where_there_is_no_terminal(two):

@@ -17,7 +17,7 @@ from fidec.report.cost import duration, estimates
 from fidec.report.tex import escape
 from fidec.tasks.scale import SMALL
 from fidec.tasks.suites import SUITES
-from fidec.train.config import RunConfig
+from fidec.train.config import RunConfig, resolve
 from fidec.train.rundir import RunDirectory
 from fidec.train.suite import jobs
 
@@ -47,22 +47,24 @@ def write_run(job, scores, sha256=SHA, file_sha256=SHA, regenerated=True, **chan
             preset=job.variant.preset,
             seed=job.seed,
             steps=plan.steps,
+            online_steps=plan.online_steps,
             batch_size=plan.batch_size,
             eval_interval=plan.eval_interval,
             eval_episodes=plan.eval_episodes,
             data=job.data(),
             options=job.options(),
         )
-        directory.write_config({**config.to_json(), **changes})
+        directory.write_config({**resolve(config).to_json(), **changes})
         info = {"file": "data/some-play-v0.npz", "regenerated": regenerated, "file_sha256": file_sha256}
         facts = {"source": f"ogbench:{job.task}", "transitions": 100_000, "sha256": sha256, "info": info}
         directory.write_environment({"dataset": facts})
-        rows = [{"step": plan.eval_interval * k, "evaluation/score": score} for k, score in enumerate(scores, 1)]
+        rows = [{"step": step, "evaluation/score": s} for step, s in zip(plan.evaluations, scores, strict=True)]
         (directory.path / "eval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        times = [{"step": 1, "time/compile": 10.0}, {"step": 500, "time/steps_per_second": 100.0}]
-        times.append({"step": 2_500, "time/evaluation": 5.0})
+        rates = [(500, 100.0)] * bool(plan.steps) + [(plan.total, 20.0)] * bool(plan.online_steps)
+        times = [{"step": 1, "time/compile": 10.0}, {"step": 2_500, "time/evaluation": 5.0}]
+        times += [{"step": step, "time/steps_per_second": rate} for step, rate in rates]
         (directory.path / "time.jsonl").write_text("".join(json.dumps(row) + "\n" for row in times))
-        directory.write_status("done", plan.steps)
+        directory.write_status("done", plan.total)
 
 
 def jobs_in(out, seeds=(0, 1)):
@@ -264,3 +266,119 @@ def test_costs_come_from_finished_runs_alone(runs):
     assert found[ant].source == "5 finished on other tasks"
     assert found[bc] is None
     assert (duration(61), duration(600), duration(36_000)) == ("61 s", "10 min", "10.0 h")
+
+
+# --- offline to online ----------------------------------------------------------------------------------------------
+
+ONLINE = ["scene-play-singletask-v0", "puzzle-4x4-play-singletask-v0"]
+# Eight evaluations, the fourth at the hand-over; RLPD has only the four of the online phase.
+ONLINE_SCORES = {
+    (ONLINE[0], "fql", 0): (0, 1, 2, 10, 5, 6, 7, 50),
+    (ONLINE[0], "fql", 1): (0, 1, 2, 20, 5, 6, 7, 70),
+    (ONLINE[1], "fql", 0): (0, 0, 0, 30, 0, 0, 0, 80),
+    (ONLINE[1], "fql", 1): (0, 0, 0, 50, 0, 0, 0, 80),
+    (ONLINE[0], "rlpd", 0): (3, 4, 5, 60),
+    (ONLINE[0], "rlpd", 1): (3, 4, 5, 70),
+}
+
+
+@pytest.fixture
+def online(tmp_path):
+    made = jobs(SUITES["paper-online"], out=tmp_path, data_dir=None, scale=SMALL, words=("fql", "rlpd"), seeds=(0, 1))
+    for job in made:
+        scores = ONLINE_SCORES.get((job.task, job.variant.label, job.seed))
+        if scores is not None:
+            write_run(job, scores)
+    return made
+
+
+def test_online_the_score_is_that_before_and_after(online):
+    found = json.loads(render(online, "json"))
+    lines = {(line["task"] or line["level"], line["method"]): line for line in found["lines"]}
+    scene, total = lines[ONLINE[0], "fql"], lines["all", "fql"]
+    assert (scene["before"], scene["mean"]) == (15, 60)
+    assert scene["before_std"] == pytest.approx(50**0.5)
+    assert (total["before"], total["mean"]) == ((15 + 40) / 2, (60 + 80) / 2)
+    assert total["before_std"] == pytest.approx(7.5 * 2**0.5)  # of the seeds' means, 20 and 35
+    rlpd = lines[ONLINE[0], "rlpd"]
+    assert (rlpd["before"], rlpd["before_std"], rlpd["mean"]) == (None, None, 65)
+    assert rlpd["better"] == (1 + 0.5 + 1 + 0) / 4  # after the online phase: 60 and 70 against 50 and 70
+    assert {(run["method"], run["before"]) for run in found["runs"]} >= {("fql", 10), ("rlpd", None)}
+
+
+def test_the_online_table_is_in_the_papers_form(online):
+    text = render(online, "md")
+    assert "| 15.0 ± 7.1 → 60.0 ± 14.1 (82 ± 11 → 100 ± 1) | 65.0 ± 7.1 (0 ± 0 → 100 ± 0) |" in text
+    caption = text.splitlines()[0]
+    for words in (
+        "10,000 offline + 10,000 online steps, rlpd without an offline phase",
+        "Score: as published, single evaluations, at the hand-over (before) and at the end (after), of 12 episodes",
+        "before → after the online phase, mean ± std over seeds",
+        "3 layers of 128, steps of 128 transitions",
+    ):
+        assert words in caption
+    rows = list(csv.DictReader(io.StringIO(render(online, "csv"))))
+    (row,) = [r for r in rows if (r["task"], r["method"]) == (ONLINE[1], "fql")]
+    assert (row["before"], row["mean"]) == ("40.0", "80.0")
+    assert r"15.0 $\pm$ 7.1 $\to$ 60.0 $\pm$ 14.1" in render(online, "tex")
+
+
+def test_published_lengths_of_both_phases(tmp_path):
+    def caption(out, **steps):
+        (job,) = jobs(
+            SUITES["paper-online"], out=tmp_path / out, data_dir=None, words=("rlpd",), patterns=("scene*",), **steps
+        )
+        write_run(job, [1] * len(job.plan.evaluations))
+        return suite_table.render([job], None, tmp_path, "md").splitlines()[0]
+
+    assert "The published protocol." in caption("full")
+    assert "Shortened: 2,000 online steps, not the published protocol" in caption("short", online_steps=2_000)
+
+
+def test_a_run_without_its_evaluation_at_the_hand_over_is_left_out(tmp_path, capsys):
+    made = jobs(SUITES["paper-online"], out=tmp_path, data_dir=None, scale=SMALL, words=("fql", "rlpd"))
+    fql, rlpd = [job for job in made if job.task == ONLINE[0]]
+    write_run(fql, (0, 1, 2, None, 4, 5, 6, 7))
+    write_run(rlpd, (0, 1, 2, 3))
+    assert [line for line in render(made, "md").splitlines() if line.startswith("| task")] == ["| task | rlpd |"]
+    assert "no score at step 10000" in capsys.readouterr().err
+
+
+def test_an_online_run_of_another_length_or_protocol_is_not_the_one_that_is_asked_for(tmp_path):
+    (job,) = jobs(
+        SUITES["paper-online"], out=tmp_path, data_dir=None, scale=SMALL, words=("fql",), patterns=("scene*",)
+    )
+    write_run(job, [1] * 8)
+    assert job.state() == "done"
+    longer = dataclasses.replace(job.plan, online_steps=20_000)
+    with pytest.raises(ConfigError, match="online_steps 10000, not 20000"):
+        dataclasses.replace(job, plan=longer).state()
+    config = RunDirectory.open(job.directory, read_only=True).read_config()
+    config["online"]["updates"] = 4
+    job.directory.joinpath("config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match=r"online.updates 4, not 1"):
+        job.state()
+
+
+def test_an_online_step_costs_what_the_log_says(online):
+    done = [job for job in online if job.state() == "done"]
+    todo = {job.variant.label: job for job in online if job.task.startswith("cube-double") and job.seed == 0}
+    found = estimates([*todo.values()], done)
+    longer = tasks.find(todo["fql"].task).horizon / tasks.find(ONLINE[0]).horizon
+    fql, rlpd = todo["fql"], todo["rlpd"]
+    assert (found[fql].update, found[fql].online) == (0.01, 0.05)
+    assert found[rlpd].update == 0.0  # it has none offline
+    assert found[rlpd].seconds(rlpd.plan) == pytest.approx(10 + 10_000 * 0.05 + 4 * 5 * longer)
+    both = 2 * 10 + 10_000 * (0.01 + 0.05)  # each phase is compiled
+    assert found[fql].seconds(fql.plan) == pytest.approx(both + 8 * found[fql].evaluation)
+
+
+def test_the_online_demo_has_no_numbers_of_the_paper_to_speak_of(tmp_path):
+    scale = SUITES["demo-online"].scale
+    made = jobs(SUITES["demo-online"], out=tmp_path, data_dir=None)
+    for job in made:
+        write_run(job, [25] * len(job.plan.evaluations))
+    text = suite_table.render(made, scale, tmp_path, "md")
+    assert "| 25.0 → 25.0 | 25.0 | 25.0 → 25.0 | 25.0 → 25.0 | 25.0 → 25.0 |" in text
+    assert "paper's" not in text.splitlines()[0]
+    assert text.startswith("**Suite demo-online.** Reduced scale (100,000 rows")

@@ -30,8 +30,10 @@ COUNTS = {
     "ablation-t-eps": 5,
     "ablation-metric": 5,
     "demo": 1,
+    "demo-online": 2,
 }
 CUBE, ANT = "cube-single-play-singletask-task2-v0", "antmaze-large-navigate-singletask-task1-v0"
+HUMANOID = "humanoidmaze-medium-navigate-singletask-v0"
 
 
 def jobs_of(name, **keywords):
@@ -42,7 +44,7 @@ def test_every_suite_has_its_tasks():
     assert {name: len(suite.tasks) for name, suite in SUITES.items()} == COUNTS
     for suite in SUITES.values():
         assert len(set(suite.tasks)) == len(suite.tasks)
-        assert all(tasks.find(task, suite.setting) is not None for task in suite.tasks)
+        assert suite.scale or all(tasks.find(task, suite.setting) is not None for task in suite.tasks)
         names = [variant.name for variant in suite.variants]
         assert len(set(names)) == len(names)  # each has a directory of its own
     parts = ("ogbench-state", "ogbench-visual", "d4rl-antmaze", "d4rl-adroit")
@@ -89,6 +91,64 @@ def test_the_small_scale_is_what_its_page_says():
         assert job.options().hidden == (128, 128, 128)  # every option exists, and has its right type
 
 
+def test_an_online_job_follows_the_published_protocol():
+    fql, rlpd = jobs_of("paper-online", words=("fql", "rlpd"), patterns=(HUMANOID,))
+    assert (fql.plan.steps, fql.plan.online_steps, fql.plan.eval_interval) == (1_000_000, 1_000_000, 100_000)
+    assert (fql.plan.before, fql.plan.averaged) == ((1_000_000,), (2_000_000,))
+    assert (rlpd.plan.steps, rlpd.plan.online_steps) == (0, 1_000_000)
+    assert (rlpd.plan.before, rlpd.plan.averaged) == ((), (1_000_000,))
+    assert fql.options().alpha == 100.0  # 30 where the task is trained offline only
+    (offline,) = jobs_of("paper", words=("fql",), patterns=("humanoidmaze-medium-*-task1-v0",))
+    assert (offline.options().alpha, offline.plan.before) == (30.0, ())
+    short = jobs_of("paper-online", words=("fql", "rlpd"), patterns=(HUMANOID,), steps=300, online_steps=500)
+    assert [(job.plan.steps, job.plan.total, job.plan.averaged) for job in short] == [
+        (300, 800, (800,)),
+        (0, 500, (500,)),
+    ]
+
+
+def test_the_small_scale_online():
+    fql, rlpd, calql = jobs_of("paper-online", words=("fql", "rlpd", "calql"), patterns=("scene-*",), scale=SMALL)
+    assert (fql.plan.steps, fql.plan.online_steps) == (10_000, 10_000)
+    assert fql.plan.evaluations == tuple(range(2_500, 20_001, 2_500))
+    assert (fql.plan.before, fql.plan.averaged) == ((10_000,), (20_000,))
+    assert (rlpd.plan.steps, rlpd.plan.total, rlpd.plan.before) == (0, 10_000, ())
+    assert SMALL.plan().online_steps == 0  # elsewhere
+    options = calql.options()
+    assert (options.learning_rate, options.policy_learning_rate, options.alpha) == (1e-3, 3e-4, 0.01)
+
+
+def test_a_run_is_evaluated_every_interval_at_the_hand_over_and_at_the_end():
+    plan = dataclasses.replace(SMALL.plan(), steps=5, online_steps=6, eval_interval=4)
+    assert plan.evaluations == (4, 5, 8, 11)
+    assert dataclasses.replace(plan, online_steps=0).evaluations == (4, 5)
+    assert dataclasses.replace(plan, steps=0).evaluations == (4, 6)
+
+
+def test_the_online_demo_says_what_nobody_published():
+    """On the cube the published settings but for Cal-QL; on the maze, which has none, those that the suite gives."""
+    found = {(job.task, job.variant.label): job for job in jobs_of("demo-online")}
+    assert {label for _, label in found} == {"fql", "rlpd", "calql", "fidec:paper", "fidec"}
+    assert len(found) == 2 * 5
+    cube, maze = SUITES["demo-online"].tasks
+    assert cube == CUBE
+    assert tasks.family_of(maze) is None
+    settings = {
+        (cube, "fql"): {"alpha": 300.0, "discount": 0.97},
+        (cube, "calql"): {"alpha": 0.01, "lagrange_gap": None, "discount": 0.97, "policy_learning_rate": 3e-4},
+        (cube, "fidec:paper"): {"budget": 0.001, "metric": "local"},
+        (cube, "fidec"): {"budget": 0.001, "metric": "renoised"},
+    }
+    for method, given in SUITES["demo-online"].unpublished[maze].items():
+        settings |= {key: given for key, job in found.items() if key[0] == maze and job.variant.method == method}
+    for key, expected in settings.items():
+        options = dataclasses.asdict(found[key].options())
+        assert {name: options[name] for name in expected} == expected, key
+        assert options["hidden"] == (128, 128, 128)
+    assert {job.plan.steps for (_, label), job in found.items() if label == "rlpd"} == {0}
+    assert len({(job.plan.steps, job.plan.online_steps) for job in found.values()}) == 2
+
+
 def test_which_tasks_are_manipulation():
     counted = [task for task in SUITES["paper"].tasks if is_manipulation(task)]
     assert len(counted) == 25 + 5
@@ -114,6 +174,14 @@ def test_the_commands_say_all_that_the_job_is():
     assert words[words.index("--algo.hidden") + 1 :][:3] == ["128"] * 3
     known = {f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(RunConfig)} | {"--overwrite"}
     assert all(word in known for word in words if word.startswith("--") and "." not in word)
+
+
+def test_the_command_of_an_online_job_has_both_phases():
+    fql, rlpd = (job.command() for job in jobs_of("paper-online", words=("fql", "rlpd"), patterns=(HUMANOID,)))
+    assert {"--steps": "1000000", "--online-steps": "1000000"}.items() <= dict(itertools.pairwise(fql)).items()
+    assert {"--steps": "0", "--online-steps": "1000000"}.items() <= dict(itertools.pairwise(rlpd)).items()
+    (offline,) = jobs_of("paper", words=("fql",), patterns=(CUBE,))
+    assert "--online-steps" not in offline.command()
 
 
 def test_methods_that_the_paper_has_not_on_pixels_run_only_if_asked():
@@ -150,11 +218,19 @@ def test_what_a_suite_has_not_it_says():
         ({"seeds": ()}, "--seeds: give at least one"),
         ({"seeds": (0, -1)}, "seed must be at least 0"),
         ({"steps": -5}, "--steps"),
+        ({"online_steps": -5}, "--online-steps must be at least 1"),
+        ({"online_steps": 5}, "suite 'paper' is offline: leave --online-steps out"),
     ],
 )
 def test_bad_words_are_found_before_anything_starts(keywords, message):
     with pytest.raises(ConfigError, match=message):
         jobs_of("paper", patterns=(CUBE,), **keywords)
+
+
+@pytest.mark.parametrize("method", ["bc", "srpo"])
+def test_what_is_not_trained_online_is_refused_with_the_reason(method):
+    with pytest.raises(ConfigError, match=f"{method} is not trained online: {algos.get(method).offline_only}"):
+        jobs_of("paper-online", words=("fql", method))
 
 
 def test_an_option_that_a_variant_lacks_is_found_before_anything_starts():

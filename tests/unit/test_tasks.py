@@ -16,6 +16,7 @@ from fidec import algos, cli, tasks
 from fidec.algos import base
 from fidec.cli.train import _picked
 from fidec.errors import ConfigError
+from fidec.tasks import describe
 from fidec.tasks.ogbench import FAMILIES
 from fidec.train.config import RunConfig, resolve, resolve_options
 
@@ -160,6 +161,14 @@ def test_find_understands_every_spelling():
 def test_a_run_picks_the_protocol_of_its_task(task, algo, picked):
     config = resolve(RunConfig(task=task, algo=algo))
     assert (config.steps, config.eval_interval, config.eval_episodes) == picked
+
+
+def test_the_protocol_in_words_names_the_phases_that_there_are():
+    row = tasks.find("scene-play-singletask-v0", "online")
+    assert row is not None
+    lines = {methods: (steps, score) for methods, steps, _, score in describe.protocol_rows(row)}
+    assert lines["rlpd"] == ("1M online", "percent success, at 1M")
+    assert lines["others"] == ("1M + 1M online", "percent success, at 1M and at 2M")
 
 
 def test_what_is_given_wins_over_the_protocol():

@@ -1,4 +1,4 @@
-"""`fidec suite run | table | list`."""
+"""`fidec suite run | table | curves | list`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tyro
 
 from fidec.cli import choose
 from fidec.cli.output import parse, print_json, print_table
-from fidec.errors import ConfigError
+from fidec.errors import ConfigError, RunError
 from fidec.tasks.scale import SCALES, Scale
 from fidec.tasks.suites import SUITES, Suite
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "run": "train and evaluate every method of a suite, then print the table",
     "table": "the table of the runs that are finished",
+    "curves": "their learning curves as a picture",
     "list": "list the suites",
 }
 
@@ -38,10 +39,12 @@ class WhichArgs:
     seeds: tuple[int, ...] = (0,)
     """Seeds of training and evaluation."""
     scale: Literal["small"] | None = None
-    """small: 100,000 rows, 3 layers of 128, 10,000 steps, 12 episodes an evaluation, for machines without an
-    accelerator (docs/suites.md). By default the published size."""
+    """small: 100,000 rows, 3 layers of 128, 10,000 steps and as many online, 12 episodes an evaluation, for machines
+    without an accelerator (docs/suites.md). By default the published size."""
     steps: int = 0
-    """Updates of each method; by default the protocol's or the scale's."""
+    """Offline updates of each method; by default the protocol's or the scale's. RLPD has none in an online suite."""
+    online_steps: int = 0
+    """Online suites: environment steps after them; by default the protocol's or the scale's."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,14 @@ class TableArgs(WhichArgs):
 
 
 @dataclass(frozen=True)
+class CurvesArgs(WhichArgs):
+    """Draw the scores of the suite's finished runs over their steps: a panel a task, a line a method."""
+
+    to: Path | None = None
+    """The PNG to write; by default curves.png in the directory of the runs."""
+
+
+@dataclass(frozen=True)
 class ListArgs:
     """List the suites."""
 
@@ -94,6 +105,8 @@ def main(argv: list[str]) -> int:
         return _list(parse(ListArgs, rest, "fidec suite list"))
     if command == "table":
         return _table(parse(TableArgs, rest, "fidec suite table"))
+    if command == "curves":
+        return _curves(parse(CurvesArgs, rest, "fidec suite curves"))
     return _run(parse(RunArgs, rest, "fidec suite run"))
 
 
@@ -155,6 +168,7 @@ def _jobs(args: WhichArgs, data_dir: Path | None = None, sources: tuple[str, ...
         patterns=args.tasks,
         seeds=args.seeds,
         steps=args.steps,
+        online_steps=args.online_steps,
         sources=pairs,
     )
 
@@ -166,15 +180,10 @@ def _run(args: RunArgs) -> int:
         raise ConfigError(f"--workers must be at least 1, not {args.workers}")
     if args.rows < 0:
         raise ConfigError(f"--rows must be at least 1, or 0 for the suite's or the scale's, not {args.rows}")
-    suite, scale, out = _which(args)
+    _, scale, out = _which(args)
     jobs = _jobs(args, args.data_dir, args.sources)
     if args.dry_run:
         return suite_run.dry_run(jobs, args.measure)
-    if suite.setting == "online":
-        raise ConfigError(
-            f"suite {suite.name!r} cannot be run: online training is not there yet. "
-            f"`fidec suite table {suite.name}` shows its tasks with the paper's numbers."
-        )
     return suite_run.run(jobs, scale, out, workers=args.workers, rows=args.rows)
 
 
@@ -183,4 +192,16 @@ def _table(args: TableArgs) -> int:
 
     _, scale, out = _which(args)
     print(suite_table.render(_jobs(args), scale, out, args.format, args.baseline))
+    return 0
+
+
+def _curves(args: CurvesArgs) -> int:
+    from fidec.cli import suite_table
+    from fidec.report.suite_curves import draw_suite
+
+    suite, scale, out = _which(args)
+    runs = suite_table.finished(_jobs(args))
+    if not runs:
+        raise RunError(f"no run of suite {suite.name!r} in {out} is finished yet: there is nothing to draw")
+    print(draw_suite(runs, args.to or out / "curves.png", suite_table.title(suite, scale)))
     return 0

@@ -77,8 +77,6 @@ def dry_run(jobs: Sequence[Job], measure: bool) -> int:
             print(f"# done: {job.name}")
         elif job.busy():
             print(f"# runs now: {job.name}")
-        elif job.suite.setting == "online":
-            print(f"# online training is not there yet: {job.name}")
         else:
             cost = f"{duration(seconds[job])} ({speed.source})" if speed else "cost unknown"
             print(f"{shlex.join(['fidec', *job.command()])}  # {cost}")

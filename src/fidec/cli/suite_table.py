@@ -13,16 +13,17 @@ from fidec.errors import ConfigError, FidecError, RunError
 from fidec.report import benchmark, table
 from fidec.report import render as rendering
 from fidec.tasks.scale import Scale, benchmark_plan
+from fidec.tasks.suites import Suite
 from fidec.train import files
 from fidec.train.suite import Job
 
 
 def render(jobs: Sequence[Job], scale: Scale | None, out: Path, form: str, baseline: str = "") -> str:
     """The table as text; of a suite with one task it is the comparison with costs."""
-    done = [job for job in jobs if _is_done(job)]
     if len(jobs[0].suite.tasks) == 1:
-        return _comparison(done, jobs[0].suite.name, out, form)
-    report, runs = _report(jobs, done, scale, baseline)
+        return _comparison([job for job in jobs if _is_done(job)], jobs[0].suite.name, out, form)
+    runs = finished(jobs)
+    report = _report(jobs, runs, scale, baseline)
     if form == "md":
         return rendering.markdown(report)
     if form == "tex":
@@ -42,6 +43,7 @@ def render(jobs: Sequence[Job], scale: Scale | None, out: Path, form: str, basel
                 "method": run.job.variant.label,
                 "seed": run.job.seed,
                 "score": run.score,
+                "before": run.before,
                 "data": run.data._asdict(),
             }
             for run in runs
@@ -59,61 +61,99 @@ def _is_done(job: Job) -> bool:
         return False
 
 
-def _report(
-    jobs: Sequence[Job], done: Sequence[Job], scale: Scale | None, baseline: str
-) -> tuple[rendering.Report, list[benchmark.Run]]:
+def finished(jobs: Sequence[Job]) -> list[benchmark.Run]:
+    """The runs that are finished and have their scores; what is left out is said."""
     runs = []
-    for job in done:
+    for job in jobs:
         try:
-            runs.append(benchmark.read_run(job))
+            runs += [benchmark.read_run(job)] if _is_done(job) else []
         except RunError as error:
             print(f"left out: {error}", file=sys.stderr)
+    return runs
+
+
+def title(suite: Suite, scale: Scale | None) -> str:
+    return f"Suite {suite.name}" + (f" at scale {scale.name}" if scale and suite.scale is None else "")
+
+
+def _report(
+    jobs: Sequence[Job], runs: Sequence[benchmark.Run], scale: Scale | None, baseline: str
+) -> rendering.Report:
     labels = dict.fromkeys(job.variant.label for job in jobs)
     if baseline and baseline not in labels:
         raise ConfigError(f"--baseline {baseline}: the table has {', '.join(labels)}")
     baseline = baseline or ("fql" if "fql" in labels else "deflow" if "deflow" in labels else next(iter(labels)))
-    report = rendering.Report(
-        title=f"Suite {jobs[0].suite.name}" + (f" at scale {scale.name}" if scale else ""),
+    return rendering.Report(
+        title=title(jobs[0].suite, scale),
         caption=_caption(jobs, runs, scale),
         lines=benchmark.summarise(jobs, runs, baseline),
         data={run.job.task: run.data for run in runs},
         baseline=baseline,
     )
-    return report, runs
 
 
 def _caption(jobs: Sequence[Job], runs: Sequence[benchmark.Run], scale: Scale | None) -> str:
     """What the numbers are, and what they are not."""
     suite = jobs[0].suite
-    cells = "Cells: ours, mean ± std over seeds (the paper's in brackets)."
+    online = suite.setting == "online"
     if not runs:
-        online = " before → after the online phase" if suite.setting == "online" else ""
-        return f"No run of ours is finished yet. Cells: ours (the paper's{online})."
+        phases = " before → after the online phase" if online else ""
+        return f"No run of ours is finished yet. Cells: ours (the paper's{phases})."
     seeds = sorted({run.job.seed for run in runs})
-    steps = sorted({run.job.plan.steps for run in runs})
-    counts = sorted({len(run.job.plan.averaged) for run in runs})
-    averaged = " or ".join("the last evaluation" if n == 1 else f"the last {n} evaluations" for n in counts)
-    episodes = sorted({run.job.plan.eval_episodes for run in runs})
     kinds = sorted({run.data.kind for run in runs})
     count = len({run.job.task for run in runs})
+    cells = "Cells: ours, before → after the online phase" if online else "Cells: ours"
+    paper = " (the paper's in brackets)" if _reported(runs) else ""
     parts = [
         _protocol(runs, scale),
         f"Data {' and '.join(kinds)}{', not the official files' * (kinds == ['regenerated'])}.",
-        f"{count} of the suite's {len(suite.tasks)} tasks have runs; seeds {_words(seeds)}; {_words(steps)} steps.",
-        f"Score: mean of {averaged} of {_words(episodes)} episodes, in percent.",
-        cells,
+        f"{count} of the suite's {len(suite.tasks)} tasks have runs; seeds {_words(seeds)}; {_length(runs)}.",
+        _score(runs),
+        f"{cells}, mean ± std over seeds{paper}.",
     ]
     if any((row := tasks.find(run.job.task)) and row.suite == "d4rl" for run in runs):
         from fidec.envs.d4rl import note
 
         parts.append(f"{note()}.")
+    after = ", after the online phase" if online else ""
     if len(seeds) > 1:
         parts.append(
-            "IQM: interquartile mean over tasks and seeds. Intervals: 95 %, stratified bootstrap over seeds."
+            f"IQM: interquartile mean over tasks and seeds{after}. Intervals: 95 %, stratified bootstrap over seeds."
         )
     else:
-        parts.append("IQM: interquartile mean over tasks. One seed has no spread and no interval.")
+        parts.append(f"IQM: interquartile mean over tasks{after}. One seed has no spread and no interval.")
     return " ".join(parts)
+
+
+def _reported(runs: Sequence[benchmark.Run]) -> bool:
+    """Whether the paper has a number for any of them."""
+    return any(run.job.variant.reported(run.job.task, run.job.suite.setting) for run in runs)
+
+
+def _length(runs: Sequence[benchmark.Run]) -> str:
+    """How long they are, in words."""
+    plans = [run.job.plan for run in runs]
+    offline = _words(sorted({plan.steps for plan in plans if plan.steps}))
+    online = _words(sorted({plan.online_steps for plan in plans if plan.online_steps}))
+    if not online:
+        return f"{offline} steps"
+    without = sorted({run.job.variant.label for run in runs if not run.job.plan.steps})
+    phases = f"{offline} offline + {online} online steps" if offline else f"{online} online steps"
+    return phases + (f", {' and '.join(without)} without an offline phase" if without and offline else "")
+
+
+def _score(runs: Sequence[benchmark.Run]) -> str:
+    """Which evaluations make the score."""
+    plans = [run.job.plan for run in runs]
+    episodes = _words(sorted({plan.eval_episodes for plan in plans}))
+    if any(plan.online_steps for plan in plans):
+        return (
+            f"Score: as published, single evaluations, at the hand-over (before) and at the end (after), "
+            f"of {episodes} episodes each, in percent."
+        )
+    counts = sorted({len(plan.averaged) for plan in plans})
+    averaged = " or ".join("the last evaluation" if n == 1 else f"the last {n} evaluations" for n in counts)
+    return f"Score: mean of {averaged} of {episodes} episodes, in percent."
 
 
 def _protocol(runs: Sequence[benchmark.Run], scale: Scale | None) -> str:
@@ -128,10 +168,10 @@ def _protocol(runs: Sequence[benchmark.Run], scale: Scale | None) -> str:
         published = [benchmark_plan(row, run.job.variant.method) for row, run in zip(rows, runs, strict=True) if row]
         if plans == published:
             return "The published protocol."
-        longer = any(plan.steps > other.steps for plan, other in zip(plans, published, strict=False))
-        steps = _words(sorted({plan.steps for plan in plans}))
-        how = f"{'Another length' if longer else 'Shortened'}: {steps} steps"
-    return f"{how}, not the published protocol: the paper's numbers are for orientation only."
+        longer = any(plan.total > other.total for plan, other in zip(plans, published, strict=False))
+        how = f"{'Another length' if longer else 'Shortened'}: {_length(runs)}"
+    orientation = ": the paper's numbers are for orientation only" if _reported(runs) else ""
+    return f"{how}, not the published protocol{orientation}."
 
 
 def _words(numbers: Sequence[int]) -> str:

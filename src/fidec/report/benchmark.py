@@ -17,6 +17,8 @@ from fidec.tasks import Reported
 from fidec.train.rundir import RunDirectory
 from fidec.train.suite import Job
 
+Scores = dict[str, dict[str, dict[int, float]]]  # method's label -> task -> seed
+
 
 class Data(NamedTuple):
     """What a run was trained on."""
@@ -32,6 +34,8 @@ class Run(NamedTuple):
 
     job: Job
     score: float
+    before: float | None  # the score at the hand-over; None of a run that has only one phase
+    curve: dict[int, float]  # the score of every evaluation, by its step
     data: Data
     content: str  # SHA-256 of the arrays, which every run has: what "the same data" means
 
@@ -46,6 +50,8 @@ class Line:
     method: str  # the variant's label
     mean: float | None = None  # over the tasks of the means over seeds
     std: float | None = None  # over seeds, of the mean over the tasks; None with a single seed
+    before: float | None = None  # the same before the online phase
+    before_std: float | None = None
     runs: int = 0
     tasks: int = 0
     iqm: Estimate | None = None
@@ -55,10 +61,10 @@ class Line:
 
 def read_run(job: Job) -> Run:
     """The run of a finished job; its score is the mean of the evaluations that its plan averages."""
-    directory = RunDirectory.open(job.directory, read_only=True)
+    directory, plan = RunDirectory.open(job.directory, read_only=True), job.plan
     scores = {row["step"]: row.get("evaluation/score") for row in directory.read_jsonl("eval")}
     scores = {step: float(score) for step, score in scores.items() if score is not None}
-    missing = [step for step in job.plan.averaged if step not in scores]
+    missing = [step for step in (*plan.before, *plan.averaged) if step not in scores]
     if missing:
         raise RunError(f"{job.directory} has no score at step {missing[0]}: it cannot be in the table")
     facts = directory.read_environment()["dataset"]
@@ -67,7 +73,8 @@ def read_run(job: Job) -> Run:
     kind = "of unknown origin" if regenerated is None else "regenerated" if regenerated else "official"
     name = Path(info["file"]).stem if info.get("file") else facts["source"].partition(":")[2]
     data = Data(name, kind, facts["transitions"], info.get("file_sha256") or facts["sha256"])
-    return Run(job, float(np.mean([scores[step] for step in job.plan.averaged])), data, facts["sha256"])
+    before = scores[plan.steps] if plan.before else None
+    return Run(job, float(np.mean([scores[step] for step in plan.averaged])), before, scores, data, facts["sha256"])
 
 
 def check_same_data(runs: Iterable[Run]) -> None:
@@ -88,9 +95,12 @@ def summarise(jobs: Sequence[Job], runs: Sequence[Run], baseline: str) -> list[L
     shown = [run.job for run in runs] or jobs
     labels = list(dict.fromkeys(job.variant.label for job in jobs if job.variant in [s.variant for s in shown]))
     names = [task for task in dict.fromkeys(job.task for job in jobs) if task in {job.task for job in shown}]
-    scores: dict[str, dict[str, dict[int, float]]] = {label: {} for label in labels}
+    scores: Scores = {label: {} for label in labels}
+    before: Scores = {label: {} for label in labels}
     for run in runs:
         scores[run.job.variant.label].setdefault(run.job.task, {})[run.job.seed] = run.score
+        if run.before is not None:
+            before[run.job.variant.label].setdefault(run.job.task, {})[run.job.seed] = run.before
     variants = {job.variant.label: job for job in jobs}
     lines = []
     groups: dict[str, list[str]] = {}
@@ -101,13 +111,13 @@ def summarise(jobs: Sequence[Job], runs: Sequence[Run], baseline: str) -> list[L
             job = variants[label]
             for task in members:
                 paper = job.variant.reported(task, job.suite.setting)
-                lines.append(_line("task", category, task, label, [task], scores, baseline, paper))
+                lines.append(_line("task", category, task, label, [task], scores, before, baseline, paper))
             paper = _reported(job, category, [task for task in members if task in scores[label]] or members)
-            lines.append(_line("category", category, "", label, members, scores, baseline, paper))
+            lines.append(_line("category", category, "", label, members, scores, before, baseline, paper))
     if len(groups) > 1:
         for label in labels:
             paper = _reported(variants[label], "", [task for task in names if task in scores[label]] or names)
-            lines.append(_line("all", "all", "", label, names, scores, baseline, paper))
+            lines.append(_line("all", "all", "", label, names, scores, before, baseline, paper))
     return lines
 
 
@@ -136,24 +146,23 @@ def _line(
     task: str,
     label: str,
     members: list[str],
-    scores: dict[str, dict[str, dict[int, float]]],
+    scores: Scores,
+    before: Scores,
     baseline: str,
     paper: Any,
 ) -> Line:
-    own = {name: scores[label][name] for name in members if name in scores[label]}
+    own, earlier = ({name: runs[label][name] for name in members if name in runs[label]} for runs in (scores, before))
     if not own:
         return Line(level, category, task, label, paper=paper)
     other = scores.get(baseline, {})
     both = [name for name in own if name in other] if label != baseline else []
-    seeds = set.intersection(*(set(runs) for runs in own.values()))
-    by_seed = [float(np.mean([runs[seed] for runs in own.values()])) for seed in seeds]
     return Line(
         level,
         category,
         task,
         label,
-        mean=float(np.mean([np.mean(list(runs.values())) for runs in own.values()])),
-        std=float(np.std(by_seed, ddof=1)) if len(by_seed) > 1 else None,
+        *_mean_and_std(own),
+        *_mean_and_std(earlier),
         runs=sum(map(len, own.values())),
         tasks=len(own),
         iqm=interquartile_mean([list(runs.values()) for runs in own.values()]),
@@ -166,15 +175,24 @@ def _line(
     )
 
 
+def _mean_and_std(runs: dict[str, dict[int, float]]) -> tuple[float | None, float | None]:
+    """Over tasks, of the means over seeds; and over the seeds that all tasks have, of the means over tasks."""
+    if not runs:
+        return None, None
+    seeds = set.intersection(*map(set, runs.values()))
+    by_seed = [float(np.mean([scores[seed] for scores in runs.values()])) for seed in seeds]
+    mean = float(np.mean([np.mean(list(scores.values())) for scores in runs.values()]))
+    return mean, float(np.std(by_seed, ddof=1)) if len(by_seed) > 1 else None
+
+
 def plain(line: Line) -> dict[str, Any]:
     """A line as one flat row, for CSV and JSON: what is not known is None."""
     before, after = (
         line.paper if isinstance(line.paper, tuple) and not isinstance(line.paper, Reported) else (None,) * 2
     )
     offline = line.paper if isinstance(line.paper, Reported) else after
-    row = {
-        name: getattr(line, name) for name in ("level", "category", "task", "method", "mean", "std", "runs", "tasks")
-    }
+    row = {name: getattr(line, name) for name in ("level", "category", "task", "method", "mean", "std")}
+    row |= {name: getattr(line, name) for name in ("before", "before_std", "runs", "tasks")}
     for name, estimate in (("iqm", line.iqm), ("better", line.better)):
         for part in ("value", "low", "high"):
             value = getattr(estimate, part) if estimate else math.nan

@@ -84,9 +84,10 @@ class Board:
 
 def cells(job: Job, standing: Standing) -> tuple[str, str, str, str]:
     """Step, speed, time left and last score, as words."""
+    until = "left" if standing.step >= job.plan.steps or not job.plan.online_steps else "to the online phase"
     return (
-        f"step {standing.step}/{job.plan.steps}",
+        f"step {standing.step}/{job.plan.total}",
         f"{standing.rate:.0f} steps/s" if standing.rate else "starting",
-        f"{duration(standing.left)} left" if standing.left is not None else "",
+        f"{duration(standing.left)} {until}" if standing.left is not None else "",
         f"score {standing.score:.1f}" if standing.score is not None else "",
     )

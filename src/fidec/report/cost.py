@@ -18,13 +18,14 @@ class Speed(NamedTuple):
     """Seconds that the parts of a run take, and how that is known."""
 
     update: float
+    online: float  # a step of the environment with its updates
     evaluation: float
     start: float
     source: str
 
     def seconds(self, plan: Plan) -> float:
-        evaluations = -(-plan.steps // plan.eval_interval)
-        return self.start + plan.steps * self.update + evaluations * self.evaluation
+        training = plan.steps * self.update + plan.online_steps * self.online
+        return self.start + training + len(plan.evaluations) * self.evaluation
 
 
 def measured(done: Sequence[Job], job: Job) -> Speed | None:
@@ -36,27 +37,35 @@ def measured(done: Sequence[Job], job: Job) -> Speed | None:
         ("this category", [other for other in alike if tasks.CATEGORY_OF.get(other.task) == category]),
         ("other tasks", alike),
     ):
-        speeds = [speed for other in chosen if (speed := _speed(other, _horizon(job) / _horizon(other)))]
+        speeds = [speed for other in chosen if (speed := _speed(other, _longer(job, other)))]
         if speeds:
-            update, evaluation, start = np.median(speeds, 0)
-            return Speed(float(update), float(evaluation), float(start), f"{len(speeds)} finished on {where}")
+            parts = map(float, np.median(speeds, 0))
+            return Speed(*parts, source=f"{len(speeds)} finished on {where}")
     return None
 
 
-def _horizon(job: Job) -> int:
-    row = tasks.find(job.task)
-    return row.horizon if row else 1
+def _longer(job: Job, other: Job) -> float:
+    """How many times longer its episodes are than another's; as long where the benchmark does not say."""
+    row, known = tasks.find(job.task), tasks.find(other.task)
+    return row.horizon / known.horizon if row and known else 1.0
 
 
-def _speed(job: Job, longer: float) -> tuple[float, float, float] | None:
-    """Median seconds, by a run's own log, of an update, of an evaluation so much `longer`, and of a compilation."""
-    rows = RunDirectory.open(job.directory, read_only=True).read_jsonl("time")
+def _speed(job: Job, longer: float) -> tuple[float, float, float, float] | None:
+    """Median seconds, by a run's own log, of an update, online step, evaluation so much `longer`, and of compiling.
 
-    def median(name: str) -> float:
-        return float(np.median([row[name] for row in rows if name in row] or [0.0]))
+    None if the log does not tell the speed of a phase that the run has.
+    """
+    plan, rows = job.plan, RunDirectory.open(job.directory, read_only=True).read_jsonl("time")
 
-    rate = median("time/steps_per_second")
-    return (1 / rate, longer * median("time/evaluation"), median("time/compile")) if rate else None
+    def median(name: str, first: int = 0, last: int = plan.total) -> float:
+        return float(np.median([row[name] for row in rows if name in row and first <= row["step"] <= last] or [0.0]))
+
+    phases = [(plan.steps, (1, plan.steps)), (plan.online_steps, (plan.steps + 1, plan.total))]
+    rates = [median("time/steps_per_second", *span) if count else np.inf for count, span in phases]
+    if 0.0 in rates:
+        return None
+    compilations = sum(count > 0 for count, _ in phases)
+    return 1 / rates[0], 1 / rates[1], longer * median("time/evaluation"), compilations * median("time/compile")
 
 
 def timed(job: Job) -> Speed | None:
@@ -68,7 +77,9 @@ def timed(job: Job) -> Speed | None:
         return None
     spec = Spec(row.observation_shape, row.action_dim)
     found = milliseconds({job.variant.method: job.options()}, spec, job.plan.batch_size, rounds=3)
-    return Speed(found[job.variant.method] / 1e3, 0.0, 0.0, "timed now, without evaluations")
+    update = found[job.variant.method] / 1e3
+    without = "without evaluations" + " and the environment's steps" * bool(job.plan.online_steps)
+    return Speed(update, update, 0.0, 0.0, f"timed now, {without}")
 
 
 def estimates(jobs: Sequence[Job], done: Sequence[Job], measure: bool = False) -> dict[Job, Speed | None]:

@@ -12,12 +12,13 @@ from matplotlib.figure import Figure
 from fidec.errors import RunError
 from fidec.train.rundir import RunDirectory
 
-INK, BLUE, ORANGE, GREY = "#222222", "#2f6fb0", "#d9822b", "#8a8f98"
+INK, BLUE, ORANGE, GREY, GREEN = "#222222", "#2f6fb0", "#d9822b", "#8a8f98", "#2e8b6f"
 
 
 def draw_curves(run: str | Path, path: str | Path, comparison: dict[str, Any] | None = None) -> Path:
     """Write a PNG with four panels: success, the trust region, values and losses.
 
+    Of a run that went on online each marks the hand-over, and the first also shows the episodes that it explored by.
     `comparison` is what `fidec eval --base --json` prints: it adds base and refined success, with their
     intervals, at the last step.
     """
@@ -31,10 +32,12 @@ def draw_curves(run: str | Path, path: str | Path, comparison: dict[str, Any] | 
     steps = np.array([row["step"] for row in train]) / 1000
     marker = "." if len(train) < 5 else ""  # a line through one point is nothing
 
-    def series(name: str) -> np.ndarray:
-        return np.array([row.get(f"training/{name}", np.nan) for row in train], float)
+    def series(name: str, group: str = "training") -> np.ndarray:
+        return np.array([row.get(f"{group}/{name}", np.nan) for row in train], float)
 
     _draw_success(panels[0, 0], evaluations, comparison)
+    _draw_exploration(panels[0, 0], steps, series("success", "exploration"), series("return", "exploration"))
+    _draw_legend(panels[0, 0])
     _draw_trust_region(panels[0, 1], steps, series("penalty"), series("multiplier"), config["options"], marker)
     values = panels[1, 0]
     values.plot(steps, series("q_data"), color=GREY, marker=marker, label="data's actions")
@@ -46,8 +49,12 @@ def draw_curves(run: str | Path, path: str | Path, comparison: dict[str, Any] | 
     losses.plot(steps, series("flow_loss"), color=ORANGE, marker=marker, label="flow matching")
     losses.set(title="Losses", yscale="log")
     losses.legend(frameon=False)
+    online = config.get("online_steps", 0)
     for panel in panels.flat:
-        panel.set(xlabel="thousand updates", xlim=(0, 1.04 * steps[-1]))
+        panel.set(xlabel="thousand steps" if online else "thousand updates", xlim=(0, 1.04 * steps[-1]))
+        if online and config["steps"]:
+            mark_hand_over(panel, config["steps"] / 1000)
+            panel.set_title(panel.get_title(), pad=16)  # above the words
         panel.grid(alpha=0.25, linewidth=0.6)
         panel.spines[["top", "right"]].set_visible(False)
     figure.suptitle(f"{config['algo']} ({config['preset']}) on {config['task'] or config['data']}", color=INK)
@@ -91,10 +98,48 @@ def _draw_success(panel: Axes, evaluations: list[dict], comparison: dict[str, An
             linestyle="none",
             label=f"{kind} policy ({summary['n']} episodes)",
         )
+
+
+def _draw_exploration(panel: Axes, steps: np.ndarray, success: np.ndarray, returns: np.ndarray) -> None:
+    """How the episodes ended that the online phase learnt from: success, or the return on an axis of its own."""
+    if np.isfinite(success).any():
+        panel.plot(*_known(steps, success), color=GREEN, linewidth=1, marker=".", label="exploring")
+    elif np.isfinite(returns).any():
+        right = panel.twinx()
+        right.plot(*_known(steps, returns), color=GREEN, linewidth=1, marker=".")
+        right.set_ylabel("return", color=GREEN)
+        right.spines[["top"]].set_visible(False)
+        panel.plot([], [], color=GREEN, linewidth=1, marker=".", label="exploring: return (right)")
+
+
+def _known(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Without the intervals in which no episode ended, so that the line goes on."""
+    known = np.isfinite(values)
+    return steps[known], values[known]
+
+
+def _draw_legend(panel: Axes) -> None:
     if panel.get_legend_handles_labels()[0]:
         panel.legend(frameon=False, loc="upper left")
     else:
         panel.text(0.5, 0.5, "not evaluated", ha="center", color=GREY, transform=panel.transAxes)
+
+
+def mark_hand_over(panel: Axes, place: float) -> None:
+    """A line where the offline phase ends and the online phase begins, with their names at its sides."""
+    panel.axvline(place, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+    for word, side, shift in (("offline", "right", -4), ("online", "left", 4)):
+        panel.annotate(
+            word,
+            (place, 1.0),
+            (shift, 2),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            ha=side,
+            va="bottom",
+            fontsize=8,
+            color=INK,
+        )
 
 
 def _draw_trust_region(

@@ -76,11 +76,17 @@ def _score(line: Line, note: str, runs: int, few: str = "") -> str:
     if line.mean is None:
         ours = NONE
     else:
-        ours = f"{line.mean:.1f}" + (f" ± {line.std:.1f}" if line.std is not None else "")
+        ours = _mean(line.mean, line.std)
+        if line.before is not None:
+            ours = f"{_mean(line.before, line.before_std)} → {ours}"
         notes = ", ".join(part for part in (note if line.runs < runs else "", few) if part)
         ours += f" [{notes}]" if notes else ""
     paper = _paper(line.paper)
     return f"{ours} ({paper})" if paper else ours
+
+
+def _mean(mean: float, std: float | None) -> str:
+    return f"{mean:.1f}" + (f" ± {std:.1f}" if std is not None else "")
 
 
 def _paper(value: Any) -> str:

@@ -49,10 +49,11 @@ def protocol_rows(row: Task) -> list[list[str]]:
     usual = max(methods, key=lambda protocol: len(methods[protocol]))
     lines = []
     for protocol in sorted(methods, key=lambda protocol: protocol == usual):
-        online = f" + {short(protocol.online_steps)} online" if protocol.online_steps else ""
+        phases = [(protocol.steps, ""), (protocol.online_steps, " online")]
+        steps = " + ".join(f"{short(count)}{word}" for count, word in phases if count)
         evaluation = f"every {short(protocol.eval_interval)}, {protocol.eval_episodes} episodes"
         names = "others" if protocol == usual else ", ".join(methods[protocol])
-        lines.append([names, short(protocol.steps) + online, evaluation, score(protocol)])
+        lines.append([names, steps, evaluation, score(protocol)])
     return lines
 
 

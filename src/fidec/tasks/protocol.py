@@ -7,6 +7,8 @@ from typing import Literal
 
 # Trained by FQL's authors in their own code base, for longer.
 LONG = ("idql", "srpo")
+# Without an offline phase: the data only fills half of each batch.
+ONLINE_ONLY = ("rlpd",)
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ def protocol(suite: str, *, visual: bool, method: str, setting: str = "offline")
     """The protocol of a suite's tasks for a method."""
     score = "normalised" if suite == "d4rl" else "success"
     if setting == "online":
-        offline = 0 if method == "rlpd" else 1_000_000  # RLPD learns online from the first step
+        offline = 0 if method in ONLINE_ONLY else 1_000_000
         end = offline + 1_000_000
         return Protocol(offline, 1_000_000, 100_000, 50, (end,), score, "FQL's offline-to-online protocol")
     if method in LONG:

@@ -7,19 +7,35 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fidec.tasks import Task
+from fidec.tasks.protocol import ONLINE_ONLY
 
 
 @dataclass(frozen=True)
 class Plan:
     """How long a run is and how it is scored."""
 
-    steps: int
+    steps: int  # offline updates
     eval_interval: int
     eval_episodes: int
     averaged: tuple[int, ...]  # the steps whose evaluations make the score
     batch_size: int = 256
     log_interval: int = 1_000
     checkpoint_interval: int = 10_000
+    online_steps: int = 0  # of the environment, after the offline updates
+
+    @property
+    def total(self) -> int:
+        return self.steps + self.online_steps
+
+    @property
+    def before(self) -> tuple[int, ...]:
+        """The hand-over, whose evaluation is the score before the online phase."""
+        return (self.steps,) if self.online_steps and self.steps else ()
+
+    @property
+    def evaluations(self) -> tuple[int, ...]:
+        """The steps that are evaluated: every interval, the hand-over and the end."""
+        return tuple(sorted({*range(self.eval_interval, self.total, self.eval_interval), *self.before, self.total}))
 
 
 @dataclass(frozen=True)
@@ -32,7 +48,8 @@ class Scale:
     steps: int
     eval_interval: int
     eval_episodes: int
-    averaged: int  # the last evaluations, whose mean is the score
+    averaged: int  # the last evaluations, whose mean is the score; online it is the last alone, as published
+    online_steps: int = 0  # where the suite is online
     visual_rows: int = 0  # of pixels; 0 is as many as `rows`
     batch_size: int = 256
     log_interval: int = 500
@@ -47,19 +64,37 @@ class Scale:
         fields = config.__dataclass_fields__
         return {name: value for name, value in shared.items() if name in fields} | dict(self.methods.get(method, {}))
 
-    def plan(self, steps: int = 0) -> Plan:
-        """The runs' length and score; `steps` shortens or lengthens them, evaluated as often."""
-        steps = steps or self.steps
-        interval = min(self.eval_interval, steps)
-        return Plan(
-            steps=steps,
-            eval_interval=interval,
-            eval_episodes=self.eval_episodes,
-            averaged=last_evaluations(steps, interval, self.averaged),
+    def plan(self, steps: int = 0, online_steps: int = 0, *, setting: str = "offline", method: str = "") -> Plan:
+        """A method's runs; `steps` and `online_steps` shorten or lengthen them, evaluated as often."""
+        online = setting == "online"
+        steps = 0 if online and method in ONLINE_ONLY else steps or self.steps
+        return _plan(
+            steps,
+            (online_steps or self.online_steps) if online else 0,
+            self.eval_interval,
+            self.eval_episodes,
+            1 if online else self.averaged,
+            self.log_interval,
             batch_size=self.batch_size,
-            log_interval=min(self.log_interval, steps),
             checkpoint_interval=self.checkpoint_interval,
         )
+
+
+def _plan(
+    steps: int, online_steps: int, interval: int, episodes: int, count: int, log_interval: int, **others: int
+) -> Plan:
+    """Evaluated and logged at least once; the last `count` evaluations make the score."""
+    total = steps + online_steps
+    interval = min(interval, total)
+    return Plan(
+        steps,
+        interval,
+        episodes,
+        averaged=last_evaluations(total, interval, count),
+        log_interval=min(log_interval, total),
+        online_steps=online_steps,
+        **others,
+    )
 
 
 def last_evaluations(steps: int, interval: int, count: int) -> tuple[int, ...]:
@@ -71,15 +106,17 @@ def is_manipulation(task: str) -> bool:
     return task.removeprefix("visual-").startswith(("cube-", "scene-", "puzzle-"))
 
 
-def benchmark_plan(task: Task, method: str, steps: int = 0) -> Plan:
-    """The published protocol; `steps` changes the length and keeps the rest."""
+def benchmark_plan(task: Task, method: str, steps: int = 0, online_steps: int = 0) -> Plan:
+    """The published protocol; `steps` and `online_steps` change the length of the phases that it has."""
     protocol = task.protocol(method)
-    plan = Plan(protocol.steps, protocol.eval_interval, protocol.eval_episodes, protocol.averaged)
-    if not steps or steps == plan.steps:
-        return plan
-    interval = min(plan.eval_interval, steps)
-    averaged = last_evaluations(steps, interval, len(plan.averaged))
-    return Plan(steps, interval, plan.eval_episodes, averaged, log_interval=min(1_000, steps))
+    return _plan(
+        protocol.steps and (steps or protocol.steps),
+        protocol.online_steps and (online_steps or protocol.online_steps),
+        protocol.eval_interval,
+        protocol.eval_episodes,
+        len(protocol.averaged),
+        1_000,
+    )
 
 
 # The one reduction of the benchmark, for machines without an accelerator. Small networks take a larger learning rate.
@@ -94,6 +131,7 @@ SMALL = Scale(
     eval_interval=2_500,
     eval_episodes=12,
     averaged=3,
+    online_steps=10_000,
     batch_size=128,
     options={"hidden": (128, 128, 128), "learning_rate": 1e-3},
     manipulation={"discount": 0.97},
@@ -102,6 +140,7 @@ SMALL = Scale(
         "srpo": {"denoiser_width": 128, "policy_hidden": (128, 128, 128)},
         # Its average would stay near the untrained network for thousands of steps, and its schedule outlast the run.
         "cac": {"ema_start": 0, "ema_interval": 1, "schedule_steps": 10_000},
+        "calql": {"policy_learning_rate": 3e-4},  # a third of the critic's, as published
     },
 )
 SCALES = {scale.name: scale for scale in (SMALL,)}

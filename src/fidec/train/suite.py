@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
@@ -28,7 +28,7 @@ class Standing(NamedTuple):
 
     step: int
     rate: float | None  # steps a second
-    left: float | None  # seconds
+    left: float | None  # seconds, to the end of its phase: an online step takes longer than an update
     score: float | None  # of the last evaluation
 
 
@@ -79,17 +79,23 @@ class Job:
 
     def options(self) -> Any:
         """The method's whole configuration."""
-        return resolve_options(self.variant.method, self.variant.preset, self.task, **self.changes)
+        variant = self.variant
+        return resolve_options(variant.method, variant.preset, self.task, setting=self.suite.setting, **self.changes)
 
     def _check(self, config: dict[str, Any], any_data: bool) -> None:
         """A finished run counts only if it is the run that this suite asks for."""
         plan, variant = self.plan, self.variant
         asked = {"task": self.task, "algo": variant.method, "preset": variant.preset, "seed": self.seed}
-        asked |= {name: getattr(plan, name) for name in ("steps", "batch_size", "eval_interval", "eval_episodes")}
+        names = ("steps", "online_steps", "batch_size", "eval_interval", "eval_episodes")
+        asked |= {name: getattr(plan, name) for name in names}
         asked |= {} if any_data else {"data": self.data()}
         asked |= asdict(self.options())
         stored = RunConfig.from_json(config)
         found = vars(stored) | asdict(stored.options)
+        if plan.online_steps:
+            usual = RunConfig(task=self.task, algo=variant.method, steps=plan.steps, online_steps=plan.online_steps)
+            asked |= _named("online", resolve(usual).online)
+            found |= _named("online", stored.online)
         other = {name: value for name, value in asked.items() if found.get(name) != value}
         if other:
             what = "; ".join(f"{name} {found.get(name)}, not {value}" for name, value in other.items())
@@ -108,8 +114,9 @@ class Job:
         words += ["--seed", str(self.seed), "--out", str(self.directory)]
         words += [] if self.data_dir is None else ["--data-dir", str(self.data_dir)]
         words += [] if self.source is None else ["--data", self.source]
+        left_out = ("averaged",) if plan.online_steps else ("averaged", "online_steps")
         for name, value in asdict(plan).items():
-            words += [] if name == "averaged" else [f"--{name.replace('_', '-')}", str(value)]
+            words += [] if name in left_out else [f"--{name.replace('_', '-')}", str(value)]
         words += ["--overwrite"]  # what a start that was killed at once has left
         for name, value in self.changes.items():
             values = value if isinstance(value, tuple) else (value,)
@@ -120,10 +127,12 @@ class Job:
         """Read from the ends of its logs, also while it runs."""
         train, score = last_row(self.directory / "train.jsonl"), last_row(self.directory / "eval.jsonl")
         times = [last_row(self.directory / "time.jsonl", key) for key in ("steps_per_second", "evaluation")]
-        rate, evaluation = times[0].get("time/steps_per_second"), times[1].get("time/evaluation", 0.0)
-        step = train.get("step", 0)
-        evaluations = -(-self.plan.steps // self.plan.eval_interval) - score.get("step", 0) // self.plan.eval_interval
-        left = (self.plan.steps - step) / rate + evaluations * evaluation if rate else None
+        step, plan = train.get("step", 0), self.plan
+        begin, end = (0, plan.steps) if step < plan.steps or not plan.online_steps else (plan.steps, plan.total)
+        rate = times[0].get("time/steps_per_second") if times[0].get("step", 0) > begin else None
+        evaluation = times[1].get("time/evaluation", 0.0)
+        evaluations = sum(score.get("step", 0) < due <= end for due in plan.evaluations)
+        left = (end - step) / rate + evaluations * evaluation if rate else None
         return Standing(step, rate, left, score.get("evaluation/score"))
 
 
@@ -137,42 +146,63 @@ def jobs(
     patterns: tuple[str, ...] = (),
     seeds: tuple[int, ...] = (0,),
     steps: int = 0,
+    online_steps: int = 0,
     sources: Mapping[str, str] | None = None,
 ) -> list[Job]:
     """The suite's jobs, task by task. Without `words`, methods that the paper lacks on a task are left out."""
-    _check_numbers(seeds, steps)
+    _check_numbers(suite, seeds, steps, online_steps)
     scale = suite.scale or scale
     chosen, found = suite.choose_variants(words), []
+    _check_online(suite, chosen)
     for task in suite.choose_tasks(patterns):
         for variant in chosen:
             row = tasks.find(task, suite.setting)
             if not words and row is not None and variant.method not in row.paper:
                 continue
             config = algos.get(variant.method).config
-            changes = {**(scale.changes(task, variant.method, config) if scale else {}), **variant.options}
+            changes = {
+                **(scale.changes(task, variant.method, config) if scale else {}),
+                **suite.changes(task, variant),
+            }
             if scale is not None:
-                plan = scale.plan(steps)
+                plan = scale.plan(steps, online_steps, setting=suite.setting, method=variant.method)
             elif row is not None:
-                plan = benchmark_plan(row, variant.method, steps)
+                plan = benchmark_plan(row, variant.method, steps, online_steps)
             else:
                 raise ConfigError(f"suite {suite.name!r}: nobody published a protocol for {task}; give it a scale")
-            resolve_options(variant.method, variant.preset, task, **changes)  # a bad one is found before all work
             source = next((s for name, s in (sources or {}).items() if fnmatchcase(task, name)), None)
             for seed in seeds:
                 place = out / task / variant.name / f"seed{seed:03d}"
                 if len(suite.tasks) == 1:
                     place = out / f"{variant.method}-seed{seed:03d}"
                 found.append(Job(suite, task, variant, seed, plan, changes, place, data_dir, source))
+            found[-1].options()  # a bad one is found before all work
     return found
 
 
-def _check_numbers(seeds: tuple[int, ...], steps: int) -> None:
+def _named(section: str, config: Any) -> dict[str, Any]:
+    return {f"{section}.{name}": value for name, value in asdict(config).items()}
+
+
+def _check_online(suite: Suite, variants: Sequence[Variant]) -> None:
+    for variant in variants if suite.setting == "online" else ():
+        if reason := algos.get(variant.method).offline_only:
+            raise ConfigError(
+                f"suite {suite.name!r}: {variant.method} is not trained online: {reason}. Leave it out of --algos."
+            )
+
+
+def _check_numbers(suite: Suite, seeds: tuple[int, ...], steps: int, online_steps: int) -> None:
     if not seeds:
         raise ConfigError("--seeds: give at least one, such as --seeds 0")
     for seed in seeds:
         RunConfig(seed=seed)  # which says what a seed may be
     if steps < 0:
         raise ConfigError(f"--steps must be at least 1, or 0 for the protocol's, not {steps}")
+    if online_steps < 0:
+        raise ConfigError(f"--online-steps must be at least 1, or 0 for the protocol's, not {online_steps}")
+    if online_steps and suite.setting != "online":
+        raise ConfigError(f"suite {suite.name!r} is offline: leave --online-steps out, or choose paper-online")
 
 
 def is_locked(path: Path) -> bool:
