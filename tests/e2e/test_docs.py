@@ -289,7 +289,9 @@ def test_glossary_has_the_evaluation_and_the_times(monkeypatch: pytest.MonkeyPat
     assert glossary("evaluation/") == set(summary)
     assert set(summary) > set(summarise(episodes))
     source = "".join(path.read_text() for path in (ROOT / "src" / "fidec" / "train").glob("*.py"))
-    assert glossary("time/") == set(re.findall(r'"time/(\w+)"', source))
+    for kind in ("time/", "online/"):
+        assert glossary(kind) == set(re.findall(rf'"{kind}(\w+)"', source))
+    assert glossary("exploration/") == {"episodes", "return", "length", "success"}
     layout = section(text_of("command-line.md"), "The run directory")
     assert all(f"`{field}`" in layout for field in ("step", *episodes[0].row()))
 
