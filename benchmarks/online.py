@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.update import _spread
+from benchmarks.update import spread
 from fidec import algos, rng
 from fidec.cli.output import parse, print_table
 from fidec.data import replay
@@ -345,7 +345,7 @@ def _say(text: str) -> None:
 
 def _figure(name: str, figures: np.ndarray) -> Row:
     """Median and quartiles."""
-    median, quartiles = _spread(figures)
+    median, quartiles = spread(figures)
     return {name: median, f"{name}_quartiles": quartiles}
 
 

@@ -112,7 +112,7 @@ def _measure(args: BenchmarkArgs, preset: str, peak: Peak) -> dict[str, Any]:
     whole.run(30)  # the first dispatches set its pace
     times = in_turn({"peak": peak.run, "bare": update.run, "loop": whole.run}, args.repeats, args.seconds)
     peaks, bare = times["peak"], times["bare"]
-    overhead, overhead_quartiles = _spread(times["loop"] / bare - 1)
+    overhead, overhead_quartiles = spread(times["loop"] / bare - 1)
     return {
         "algo": args.algo,
         "preset": preset,
@@ -130,7 +130,7 @@ def _measure_all(args: BenchmarkArgs) -> list[dict[str, Any]]:
     times = in_turn({name: update.run for name, update in updates.items()}, args.repeats, args.seconds)
     rows = []
     for name, update in updates.items():
-        ratio, quartiles = _spread(times[name] / times["fql"])
+        ratio, quartiles = spread(times[name] / times["fql"])
         ratios = {"gflop_ratio_to_fql": update.gflop / updates["fql"].gflop}
         ratios |= {"ratio_to_fql": ratio, "ratio_quartiles": quartiles}
         rows.append({"algo": name, **_cost(update, times[name]), **ratios})
@@ -139,12 +139,12 @@ def _measure_all(args: BenchmarkArgs) -> list[dict[str, Any]]:
 
 def _cost(update: Update, seconds: np.ndarray) -> dict[str, Any]:
     """What one update costs, by the seconds of each repetition."""
-    median, quartiles = _spread(1e3 * seconds)
+    median, quartiles = spread(1e3 * seconds)
     figures = {"gflop_per_update": update.gflop, "compile_seconds": update.compile_seconds}
     return {**figures, "ms_per_update": median, "ms_quartiles": quartiles}
 
 
-def _spread(figures: np.ndarray) -> tuple[float, list[float]]:
+def spread(figures: np.ndarray) -> tuple[float, list[float]]:
     """Median and quartiles."""
     low, median, high = np.percentile(figures, [25, 50, 75]).tolist()
     return median, [low, high]

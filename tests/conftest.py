@@ -49,6 +49,30 @@ def fingerprint(run: Path, step: int) -> dict[str, str]:
     return {str(p.relative_to(run)): hashlib.sha256(p.read_bytes()).hexdigest() for p in paths}
 
 
+def stored_rows(run: Path):
+    """The transitions that the newest checkpoint of an online run refers to."""
+    from fidec.train.replay_store import ReplayStore
+
+    newest = sorted((run / "checkpoints").iterdir())[-1]
+    index = json.loads((newest / "manifest.json").read_text())["extra"]["extra"]["online"]["segments"]
+    rows = ReplayStore(run / "replay").restore(index)
+    assert rows is not None
+    return rows
+
+
+def online_fingerprint(run: Path, step: int) -> dict[str, str]:
+    """`fingerprint`, of a run that went on online: also every collected row, and the log of its episodes."""
+    *columns, batch = (
+        stored_rows(run)._asdict()[name] for name in ("episodes", "steps", "lanes", "terminals", "batch")
+    )
+    digest = hashlib.sha256()
+    for column in (*columns, *batch):
+        digest.update(b"none" if column is None else np.ascontiguousarray(column).tobytes())
+    explored = run / "exploration.jsonl"
+    log = hashlib.sha256(explored.read_bytes()).hexdigest() if explored.exists() else ""  # no episode has ended yet
+    return {**fingerprint(run, step), "replay": digest.hexdigest(), "exploration": log}
+
+
 @pytest.fixture(scope="session")
 def compile_cache(tmp_path_factory):
     """JAX's persistent compilation cache, so that a test suite compiles each program once. fidec leaves it off."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import signal
 from pathlib import Path
@@ -13,14 +11,13 @@ import numpy as np
 import pytest
 from online_envs import Walk, make_unrepeatable, make_walk
 
-from conftest import TASK, fingerprint, random_columns, read_rows
+from conftest import TASK, online_fingerprint, random_columns, read_rows, stored_rows
 from fidec import algos, dataset_from_arrays, fit, resume, rng
 from fidec.data import replay
 from fidec.envs.lanes import exploration_seed
 from fidec.errors import ConfigError, RunError
 from fidec.train import loop
 from fidec.train.config import OnlineConfig
-from fidec.train.replay_store import ReplayStore, Rows
 from fidec.train.run import Preempted
 from fidec.train.session import Session
 from fidec.types import Batch
@@ -88,24 +85,6 @@ def train(dataset, out: Path, kind: str, **changes):
     return fit(dataset, out, algo=algo, options=options, **{**SETTINGS, **evaluations, **settings, **changes})
 
 
-def marks(run: Path, step: int) -> dict[str, str]:
-    """What a stopped and resumed run has to repeat: state, logs, policy and every collected row."""
-    rows = stored(run)
-    digest = hashlib.sha256()
-    for column in jax.tree.leaves(tuple(rows)):
-        digest.update(np.ascontiguousarray(column).tobytes())
-    explored = hashlib.sha256((run / "exploration.jsonl").read_bytes()).hexdigest()
-    return {**fingerprint(run, step), "replay": digest.hexdigest(), "exploration": explored}
-
-
-def stored(run: Path) -> Rows:
-    newest = sorted((run / "checkpoints").iterdir())[-1]
-    index = json.loads((newest / "manifest.json").read_text())["extra"]["extra"]["online"]["segments"]
-    rows = ReplayStore(run / "replay").restore(index)
-    assert rows is not None
-    return rows
-
-
 @pytest.fixture(scope="module")
 def wholes(tmp_path_factory):
     return tmp_path_factory.mktemp("whole"), {}
@@ -138,22 +117,24 @@ def test_stopped_anywhere_and_resumed_is_uninterrupted(dataset, whole, tmp_path,
         with pytest.raises(Preempted):
             resume(tmp_path / "stopped", dataset, quiet=True)
     resume(tmp_path / "stopped", dataset, quiet=True)
-    assert marks(tmp_path / "stopped", total) == marks(uninterrupted, total)
+    assert online_fingerprint(tmp_path / "stopped", total) == online_fingerprint(uninterrupted, total)
 
 
 def test_a_finished_offline_run_goes_on_online_as_if_it_had_been_asked_at_once(dataset, whole, tmp_path):
     train(dataset, tmp_path / "later", "rebrac", online_steps=0)
     assert not (tmp_path / "later" / "replay").exists()
     resume(tmp_path / "later", dataset, online_steps=ONLINE, quiet=True)
-    assert marks(tmp_path / "later", OFFLINE + ONLINE) == marks(whole("rebrac")[0], OFFLINE + ONLINE)
+    assert online_fingerprint(tmp_path / "later", OFFLINE + ONLINE) == online_fingerprint(
+        whole("rebrac")[0], OFFLINE + ONLINE
+    )
 
 
 def test_more_online_steps_go_on_where_the_run_ended(dataset, whole, tmp_path):
     """In the middle of an episode, and in a larger buffer. Only the logs tell, by the rows of the former end."""
     train(dataset, tmp_path / "longer", "rebrac", online_steps=33)
-    assert not stored(tmp_path / "longer").terminals[-1]
+    assert not stored_rows(tmp_path / "longer").terminals[-1]
     resume(tmp_path / "longer", dataset, online_steps=ONLINE, quiet=True)
-    ours, theirs = (marks(run, OFFLINE + ONLINE) for run in (tmp_path / "longer", whole("rebrac")[0]))
+    ours, theirs = (online_fingerprint(run, OFFLINE + ONLINE) for run in (tmp_path / "longer", whole("rebrac")[0]))
     logs = {"train.jsonl", "eval.jsonl", "episodes.jsonl"}
     assert {n: v for n, v in ours.items() if n not in logs} == {n: v for n, v in theirs.items() if n not in logs}
 
@@ -198,7 +179,7 @@ def test_it_is_the_plain_loop(dataset, tmp_path):
     session_state = loaded(run.directory, OFFLINE + steps)
     for name, ours in flat(state).items():
         np.testing.assert_allclose(session_state[name], ours, rtol=2e-4, atol=2e-5, err_msg=name)
-    rows = stored(run.directory)
+    rows = stored_rows(run.directory)
     np.testing.assert_allclose(
         rows.batch.observations, ring.rows.observations[200 : 200 + steps], rtol=1e-4, atol=1e-5
     )
@@ -222,7 +203,7 @@ def test_rows_are_what_the_environment_did(dataset, tmp_path):
     """Terminated rows do not bootstrap and cut-off ones do; no row leads from one episode into another."""
     changes = {"online": OnlineConfig(reward_shift=-1.0, envs=2), "log_interval": 20, "eval_interval": 0}
     run = train(dataset, tmp_path / "run", "overlap", **changes).directory
-    rows = stored(run)
+    rows = stored_rows(run)
     assert rows.count == ONLINE
     logged = {row["episode"]: row for row in read_rows(run / "exploration.jsonl")}
     assert len(logged) > 6
@@ -253,10 +234,10 @@ def test_an_environment_that_cannot_be_repeated_goes_on_at_the_next_episode(data
     stop_at(OFFLINE + 41)
     with pytest.raises(Preempted):
         train(dataset, tmp_path / "run", "small ring")
-    before = stored(tmp_path / "run")
+    before = stored_rows(tmp_path / "run")
     assert not before.terminals[-1]  # it was in the middle of an episode
     resume(tmp_path / "run", dataset, quiet=True)
-    after = stored(tmp_path / "run")
+    after = stored_rows(tmp_path / "run")
     assert after.count == ONLINE
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b[: before.count]), tuple(before), tuple(after))
     assert (after.episodes[before.count], after.steps[before.count]) == (before.episodes[-1] + 1, 0)

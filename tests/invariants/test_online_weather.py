@@ -14,10 +14,9 @@ import jax
 import numpy as np
 import pytest
 from online_envs import make_walk
-from test_online import marks, stored
 from weather_envs import Faults, bad_weather
 
-from conftest import TASK, random_columns, read_rows
+from conftest import TASK, online_fingerprint, random_columns, read_rows, stored_rows
 from fidec import algos, dataset_from_arrays, fit, resume
 from fidec.envs.lanes import exploration_seed
 from fidec.errors import CheckpointError, EnvError, NonFiniteError, RunError
@@ -149,7 +148,7 @@ def test_a_failure_stops_the_run_saved_and_after_it_nothing_can_tell(dataset, go
     with pytest.raises(EnvError, match=words) as first:
         fit(dataset, out, **SETTINGS, **KINDS[kind], **patience)
     assert state(out) == "failed"
-    rows, whole = stored(out), stored(expected)
+    rows, whole = stored_rows(out), stored_rows(expected)
     # Episodes 0 and 1, and 2 steps of episode 2. A whole episode that is not finished is made again.
     collected = {"step": 15, "overlap": 15, "episode": 13}.get(kind, rows.count)
     assert rows.count == collected
@@ -163,14 +162,14 @@ def test_a_failure_stops_the_run_saved_and_after_it_nothing_can_tell(dataset, go
         assert (state(out), newest(out)) == ("failed", step)
     weather()
     resume(out, dataset, quiet=True)
-    assert marks(out, OFFLINE + ONLINE) == marks(expected, OFFLINE + ONLINE)
+    assert online_fingerprint(out, OFFLINE + ONLINE) == online_fingerprint(expected, OFFLINE + ONLINE)
 
 
 @pytest.mark.parametrize("online", [39, 40])
 def test_an_overlapped_step_that_fails_where_something_is_due_is_still_due(dataset, good, weather, tmp_path, online):
     """In the run's last step, or where a row is logged: the updates are made, the transition and the row are not."""
     out = tmp_path / "run"
-    whole = stored(good("overlap"))
+    whole = stored_rows(good("overlap"))
     episode, step = int(whole.episodes[online - 1]), int(whole.steps[online - 1])
     settings = {**SETTINGS, "log_interval": 21}  # step 42 is online step 39
     expected = fit(dataset, tmp_path / "good", **settings, **KINDS["overlap"]).directory
@@ -181,7 +180,7 @@ def test_an_overlapped_step_that_fails_where_something_is_due_is_still_due(datas
     assert OFFLINE + online not in [row["step"] for row in read_rows(out / "train.jsonl")]
     weather()
     resume(out, dataset, quiet=True)
-    assert marks(out, OFFLINE + ONLINE) == marks(expected, OFFLINE + ONLINE)
+    assert online_fingerprint(out, OFFLINE + ONLINE) == online_fingerprint(expected, OFFLINE + ONLINE)
 
 
 def test_some_failures_may_be_allowed(dataset, weather, stop_at, tmp_path):
@@ -201,7 +200,7 @@ def test_some_failures_may_be_allowed(dataset, weather, stop_at, tmp_path):
     messages = (out / "run.log").read_text()
     assert messages.count("The run goes on with the next episode") == 2
     assert f"episode 1 (seed {exploration_seed(SEED, 1)}, lane 1) crashed after 2 steps" in messages
-    check_complete(stored(out), logged)
+    check_complete(stored_rows(out), logged)
 
     # The count survives a resume: stopped after the first failure, it ends as before.
     stop_at(OFFLINE + 9)
@@ -209,13 +208,13 @@ def test_some_failures_may_be_allowed(dataset, weather, stop_at, tmp_path):
         fit(dataset, stopped, **SETTINGS, **kind)
     with pytest.raises(EnvError, match="episode 6"):
         resume(stopped, dataset, quiet=True)
-    assert marks(stopped, newest(out)) == marks(out, newest(out))
+    assert online_fingerprint(stopped, newest(out)) == online_fingerprint(out, newest(out))
 
     resume(out, dataset, max_failures=3, quiet=True)
     logged = {row["episode"]: row for row in read_rows(out / "exploration.jsonl")}
     assert logged[6]["status"] == "invalid"
-    check_complete(stored(out), logged)
-    assert stored(out).count == ONLINE
+    check_complete(stored_rows(out), logged)
+    assert stored_rows(out).count == ONLINE
 
 
 def check_complete(rows, logged: dict[int, dict]) -> None:
@@ -237,7 +236,7 @@ def test_a_failure_in_a_round_that_is_made_again_is_logged_once(dataset, weather
     online = {"online": OnlineConfig(envs=2, max_failures=1)}
     with pytest.raises(EnvError, match="episode 1"):
         fit(dataset, out, algo="tiny", **SETTINGS, **online)
-    assert stored(out).count == 4
+    assert stored_rows(out).count == 4
     assert not (out / "exploration.jsonl").exists() or not read_rows(out / "exploration.jsonl")
     resume(out, dataset, max_failures=2, quiet=True)
     rows = read_rows(out / "exploration.jsonl")
@@ -245,7 +244,7 @@ def test_a_failure_in_a_round_that_is_made_again_is_logged_once(dataset, weather
         (0, "crashed", 2),
         (1, "crashed", 2),
     ]
-    check_complete(stored(out), {row["episode"]: row for row in rows})
+    check_complete(stored_rows(out), {row["episode"]: row for row in rows})
     assert len({row["episode"] for row in rows}) == len(rows)
 
 
@@ -255,7 +254,7 @@ def test_a_failed_episode_of_whole_episodes_is_logged_with_its_own_return(datase
     out = fit(dataset, tmp_path / "run", algo="tiny", **SETTINGS, **online).directory
     logged = {row["episode"]: row for row in read_rows(out / "exploration.jsonl")}
     assert (logged[1]["status"], logged[1]["length"]) == ("crashed", 4)
-    check_complete(stored(out), logged)
+    check_complete(stored_rows(out), logged)
 
 
 def test_more_online_steps_where_the_last_round_was_larger_than_needed(dataset, good, weather, tmp_path):
@@ -263,7 +262,7 @@ def test_more_online_steps_where_the_last_round_was_larger_than_needed(dataset, 
     out, expected = tmp_path / "run", good("two environments")
     fit(dataset, out, **{**SETTINGS, "online_steps": 7}, **KINDS["two environments"])
     resume(out, dataset, online_steps=ONLINE, quiet=True)
-    assert_same_rows(stored(out), stored(expected))
+    assert_same_rows(stored_rows(out), stored_rows(expected))
 
 
 # --- disks that fail -------------------------------------------------------------------------------------------
@@ -290,7 +289,7 @@ def test_a_full_disk(dataset, good, weather, tmp_path, monkeypatch, where, numbe
     segments = sorted(path.name for path in (out / "replay").iterdir())
     assert len(segments) == number  # one for each checkpoint of the phase, and the one before which it stopped
     resume(out, dataset, quiet=True)
-    assert marks(out, OFFLINE + ONLINE) == marks(good("step"), OFFLINE + ONLINE)
+    assert online_fingerprint(out, OFFLINE + ONLINE) == online_fingerprint(good("step"), OFFLINE + ONLINE)
 
 
 def test_damaged_segments(dataset, good, weather, stop_at, tmp_path):
@@ -305,7 +304,7 @@ def test_damaged_segments(dataset, good, weather, stop_at, tmp_path):
     flip(segments[-1])
     resume(out, dataset, quiet=True)
     assert f"the checkpoint of step 27 is damaged and is not used: {segments[-1]}" in (out / "run.log").read_text()
-    assert marks(out, OFFLINE + ONLINE) == marks(good("step"), OFFLINE + ONLINE)
+    assert online_fingerprint(out, OFFLINE + ONLINE) == online_fingerprint(good("step"), OFFLINE + ONLINE)
 
     flip(lost / "replay" / segments[0].name)
     before = {path: path.read_bytes() for path in (lost / "replay").iterdir()}
@@ -365,6 +364,6 @@ def test_every_method_is_fine_tuned(dataset, weather, compile_cache, tmp_path, m
     assert (last["step"], last["online/steps"], last["exploration/episodes"]) == (11, 9, 1)
     before, after = saved
     assert any(not np.array_equal(a, b) for a, b in zip(before, after, strict=True) if a.ndim)
-    rows = stored(out)
+    rows = stored_rows(out)
     assert rows.count == 9
     assert np.abs(rows.batch.actions).max() <= 1

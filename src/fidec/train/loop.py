@@ -95,11 +95,12 @@ def record(carry: Carry, state: Any, metrics: Metrics, step: Any, updates: int =
 
 
 def one_by_one(step: Callable) -> Callable:
-    """The same steps from the (compiled) update of a single one."""
+    """The same steps from the (compiled) update of a single one, step(carry, *data, first, last)."""
 
-    def steps(carry: Carry, chunk: Chunk, first: Any, last: Any) -> Carry:
+    def steps(carry: Carry, *arguments: Any) -> Carry:
+        *data, first, last = arguments
         for number in range(int(first), int(last)):
-            carry = step(carry, chunk, np.int32(number), np.int32(number + 1))
+            carry = step(carry, *data, np.int32(number), np.int32(number + 1))
         return carry
 
     return steps

@@ -74,15 +74,6 @@ def make_updates(
     return steps
 
 
-def _one_by_one(step: Callable) -> Callable:
-    def steps(carry: Carry, offline: Source, buffer: Replay, first: Any, last: Any) -> Carry:
-        for number in range(int(first), int(last)):
-            carry = step(carry, offline, buffer, np.int32(number), np.int32(number + 1))
-        return carry
-
-    return steps
-
-
 # --- the phase -------------------------------------------------------------------------------------------------
 
 
@@ -221,7 +212,7 @@ class Online:
         before = time.perf_counter()
         if self._update is None:
             compiled = self._jitted.lower(carry, self.offline, self.buffer.replay, np.int32(0), np.int32(1)).compile()
-            self._update = compiled if self._looped else _one_by_one(compiled)
+            self._update = compiled if self._looped else loop.one_by_one(compiled)
         return time.perf_counter() - before
 
     def run_to(
