@@ -119,7 +119,8 @@ def test_killed_many_times(processes, maze, alone, compile_cache, tmp_path, mode
     assert online_fingerprint(run, total) == online_fingerprint(alone(mode), total)
 
 
-@pytest.mark.parametrize("mode", ["tiny", pytest.param("calql", marks=pytest.mark.slow)])
+@pytest.mark.slow  # in one process it is in tests/invariants
+@pytest.mark.parametrize("mode", ["tiny", "calql"])
 def test_asked_to_stop_while_it_collects(processes, maze, alone, compile_cache, tmp_path, mode):
     run, total = tmp_path / "run", total_of(mode)
     process = processes.start(*command(maze, run, mode), cache=compile_cache)

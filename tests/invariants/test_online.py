@@ -107,7 +107,7 @@ def whole(wholes, dataset):
 def test_stopped_anywhere_and_resumed_is_uninterrupted(dataset, whole, tmp_path, stop_at, kind):
     uninterrupted, total = whole(kind)
     # Each stop starts new processes. They fall before and after evaluations, checkpoints, ends of episodes.
-    stops = {"rebrac": [OFFLINE - 7, OFFLINE + 4, OFFLINE + 41], "calql": [OFFLINE + 19, OFFLINE + 59]}
+    stops = {"rebrac": [OFFLINE - 7, OFFLINE + 41], "calql": [OFFLINE + 19]}
     stops = stops.get(kind, [total - 27])
     stop_at(stops[0])
     with pytest.raises(Preempted):

@@ -139,7 +139,10 @@ CASES = [("step", fault) for fault in WORDS]
 CASES += [("two environments", "exit"), ("overlap", "raise"), ("episode", "nan")]
 
 
-@pytest.mark.parametrize(("kind", "fault"), CASES)
+NORMAL = [("step", "raise"), ("step", "hang"), ("two environments", "exit"), ("overlap", "raise"), ("episode", "nan")]
+
+
+@pytest.mark.parametrize(("kind", "fault"), [case if case in NORMAL else slow(*case) for case in CASES])
 def test_a_failure_stops_the_run_saved_and_after_it_nothing_can_tell(dataset, good, weather, tmp_path, kind, fault):
     out, expected = tmp_path / "run", good(kind)
     words = rf"episode 2 \(seed {exploration_seed(SEED, 2)}, lane \d\) {WORDS[fault]}"
@@ -165,7 +168,7 @@ def test_a_failure_stops_the_run_saved_and_after_it_nothing_can_tell(dataset, go
     assert online_fingerprint(out, OFFLINE + ONLINE) == online_fingerprint(expected, OFFLINE + ONLINE)
 
 
-@pytest.mark.parametrize("online", [39, 40])
+@pytest.mark.parametrize("online", [slow(39), 40])
 def test_an_overlapped_step_that_fails_where_something_is_due_is_still_due(dataset, good, weather, tmp_path, online):
     """In the run's last step, or where a row is logged: the updates are made, the transition and the row are not."""
     out = tmp_path / "run"
@@ -268,7 +271,9 @@ def test_more_online_steps_where_the_last_round_was_larger_than_needed(dataset, 
 # --- disks that fail -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("where", "number"), [("checkpoints", 1), ("checkpoints", 2), ("replay", 0), ("replay", 1)])
+@pytest.mark.parametrize(
+    ("where", "number"), [("checkpoints", 1), slow("checkpoints", 2), slow("replay", 0), ("replay", 1)]
+)
 def test_a_full_disk(dataset, good, weather, tmp_path, monkeypatch, where, number):
     """Checkpoint 0 is the hand-over's. With its first one after that the run finds a segment that nothing lists."""
     out, save, calls = tmp_path / "run", trees.save_flat, {"replay": 0, "checkpoints": 0}

@@ -54,6 +54,7 @@ def test_the_loop_and_its_parts(measure):
     assert row["hidden"] == (8, 8)
 
 
+@pytest.mark.slow  # four loops to compile
 def test_overlap_and_several_environments(measure):
     rows = online.overlaps(measure, "fql", TINY, Counter, (1, 2))
     assert [(row["environments"], row["overlap"]) for row in rows] == [(1, False), (1, True), (2, False), (2, True)]
