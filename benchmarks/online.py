@@ -153,7 +153,7 @@ def overhead(measure: Measure, method: str, size: Size, lanes: Lanes, spec: Spec
 
     def act(count: int) -> None:
         for _ in range(count):
-            np.asarray(explore(policy, seen, episodes, steps, False))
+            np.asarray(explore(policy, seen, episodes, steps, np.zeros(1, bool)))
 
     def environment(count: int) -> None:
         for number in range(count):
@@ -177,7 +177,7 @@ def overlaps(
     with ExitStack() as stack:
         for count in counts:
             lanes, spec = stack.enter_context(environments(make_env, count))
-            for overlap in (False, True):  # both use the same environments, in turn
+            for overlap in (False, True) if count == 1 else (False,):  # both use the same environments, in turn
                 loops[count, overlap] = Loop(measure, method, size, lanes, spec, envs=count, overlap=overlap)
         times = measure({str(key): each.run for key, each in loops.items()})
     first = times[str(next(iter(loops)))]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import signal
 from pathlib import Path
@@ -18,6 +20,7 @@ from fidec.envs.lanes import exploration_seed
 from fidec.errors import ConfigError, RunError
 from fidec.train import loop
 from fidec.train.config import OnlineConfig
+from fidec.train.online import Online
 from fidec.train.run import Preempted
 from fidec.train.session import Session
 from fidec.types import Batch
@@ -197,6 +200,71 @@ def flat(state) -> dict[str, np.ndarray]:
     from fidec.train import trees
 
     return trees.flatten_tree(state)
+
+
+def test_a_signal_in_the_middle_of_an_episode_gives_it_up_to_be_made_again(dataset, whole, tmp_path, monkeypatch):
+    """Cal-QL collects whole episodes, and of a later one some steps are made when the signal comes."""
+    calls, received = [0], Online._received
+
+    def receive(self):
+        calls[0] += 1
+        if calls[0] == 15:  # in the third episode of this seed: the first have seven and six steps
+            os.kill(os.getpid(), signal.SIGTERM)
+        return received(self)
+
+    monkeypatch.setattr(Online, "_received", receive)
+    with pytest.raises(Preempted):
+        train(dataset, tmp_path / "run", "calql")
+    held = stored_rows(tmp_path / "run")
+    assert held.terminals[-1]
+    assert held.count < calls[0]
+    resume(tmp_path / "run", dataset, quiet=True)
+    uninterrupted, total = whole("calql")
+    assert online_fingerprint(tmp_path / "run", total) == online_fingerprint(uninterrupted, total)
+
+
+def settings_of(run: Path) -> dict:
+    return json.loads((run / "config.json").read_text())["online"]
+
+
+def test_what_is_refused_at_a_resume_leaves_the_run_as_it_was(dataset, tmp_path, monkeypatch):
+    train(dataset, tmp_path / "run", "overlap", online_steps=0)
+    config = (tmp_path / "run" / "config.json").read_bytes()
+    with pytest.raises(ConfigError, match="less than the 200 offline transitions"):
+        resume(tmp_path / "run", dataset, online_steps=9, online=OnlineConfig(capacity=100), quiet=True)
+    for place, words in (
+        ("buffer", "buffer of 9 online transitions takes"),
+        ("session", "larger than the memory limit"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"fidec.train.{place}.free_memory", lambda: 10.0)
+            with pytest.raises(ConfigError, match=words):
+                resume(tmp_path / "run", dataset, online_steps=9, quiet=True)
+    assert (tmp_path / "run" / "config.json").read_bytes() == config
+    with pytest.raises(ConfigError, match=r"has no online phase: --online\.updates needs --online-steps"):
+        resume(tmp_path / "run", dataset, online=OnlineConfig(updates=2), quiet=True)
+
+
+def test_the_options_of_a_phase_are_chosen_when_it_begins(dataset, tmp_path):
+    run = train(dataset, tmp_path / "run", "overlap", online_steps=0).directory
+    resume(run, dataset, online_steps=5, online=OnlineConfig(updates=3, random_steps=2), quiet=True)
+    assert (settings_of(run)["updates"], settings_of(run)["random_steps"]) == (3, 2)
+    with pytest.raises(ConfigError, match="updates cannot change, only max_failures can"):
+        resume(run, dataset, online_steps=9, online=OnlineConfig(updates=2), quiet=True)
+    resume(run, dataset, online_steps=9, online=OnlineConfig(max_failures=2), quiet=True)
+    assert (settings_of(run)["updates"], settings_of(run)["max_failures"]) == (3, 2)
+
+
+def test_rewards_are_shifted_as_the_data_s_were(dataset, tmp_path):
+    """A data set says by how much; one that says nothing was not shifted."""
+    shifted = dataclasses.replace(dataset, info={"reward_shift": -1.0})
+    runs = [
+        train(data, tmp_path / name, "overlap", online_steps=5, steps=1).directory
+        for name, data in (("plain", dataset), ("shifted", shifted))
+    ]
+    assert [settings_of(run)["reward_shift"] for run in runs] == [0.0, -1.0]
+    plain, moved = (stored_rows(run).batch.rewards for run in runs)
+    np.testing.assert_allclose(moved[0], plain[0] - 1.0, rtol=1e-6)
 
 
 def test_rows_are_what_the_environment_did(dataset, tmp_path):

@@ -213,7 +213,7 @@ def test_some_failures_may_be_allowed(dataset, weather, stop_at, tmp_path):
         resume(stopped, dataset, quiet=True)
     assert online_fingerprint(stopped, newest(out)) == online_fingerprint(out, newest(out))
 
-    resume(out, dataset, max_failures=3, quiet=True)
+    resume(out, dataset, online=OnlineConfig(max_failures=3), quiet=True)
     logged = {row["episode"]: row for row in read_rows(out / "exploration.jsonl")}
     assert logged[6]["status"] == "invalid"
     check_complete(stored_rows(out), logged)
@@ -241,7 +241,7 @@ def test_a_failure_in_a_round_that_is_made_again_is_logged_once(dataset, weather
         fit(dataset, out, algo="tiny", **SETTINGS, **online)
     assert stored_rows(out).count == 4
     assert not (out / "exploration.jsonl").exists() or not read_rows(out / "exploration.jsonl")
-    resume(out, dataset, max_failures=2, quiet=True)
+    resume(out, dataset, online=OnlineConfig(max_failures=2), quiet=True)
     rows = read_rows(out / "exploration.jsonl")
     assert [(row["episode"], row["status"], row["length"]) for row in rows[:2]] == [
         (0, "crashed", 2),
@@ -323,6 +323,21 @@ def flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-5] ^= 1
     path.write_bytes(content)
+
+
+def test_a_first_episode_that_fails(dataset, weather, tmp_path):
+    """Before anything was collected: what failed is logged once and counted, also over a resume."""
+    out = tmp_path / "run"
+    weather(e0=("raise", 1), e1=("raise", 1), e2=("raise", 1))
+    with pytest.raises(EnvError, match="episode 2"):
+        fit(dataset, out, algo="tiny", **SETTINGS, online=OnlineConfig(max_failures=2))
+    assert [row["episode"] for row in read_rows(out / "exploration.jsonl")] == [0, 1]
+    with pytest.raises(EnvError, match="episode 2"):
+        resume(out, dataset, quiet=True)
+    assert [row["episode"] for row in read_rows(out / "exploration.jsonl")] == [0, 1]
+    weather()
+    resume(out, dataset, quiet=True)
+    assert stored_rows(out).episodes[0] == 2
 
 
 # --- numbers that fail -----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from fidec import algos, tasks
 from fidec.cli.output import parse, print_json
 from fidec.errors import ConfigError
 from fidec.tasks import describe
-from fidec.train.config import RunConfig, protocol_values, resolve, resolve_options, task_settings
+from fidec.train.config import OnlineConfig, RunConfig, protocol_values, resolve, resolve_options, task_settings
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class ResumeArgs:
     """Train up to this many offline steps instead of the run's own number."""
     online_steps: int | None = None
     """Go on online, or online for longer: up to this many steps in the environment."""
-    max_failures: int | None = None
-    """Episodes of the online phase that may be lost to an environment that fails, in all."""
+    online: OnlineConfig = dataclasses.field(default_factory=OnlineConfig)
+    """The online phase of a run that has none yet. Once it has begun only --online.max-failures can change."""
     json: bool = False
     """Print the result as JSON."""
 
@@ -134,7 +134,7 @@ def _evaluation(plan: RunConfig | tasks.Protocol) -> str:
 def _resume(args: ResumeArgs) -> int:
     from fidec.train.run import resume
 
-    result = resume(args.resume, steps=args.steps, online_steps=args.online_steps, max_failures=args.max_failures)
+    result = resume(args.resume, steps=args.steps, online_steps=args.online_steps, online=args.online)
     return _report(result, args.json)
 
 

@@ -67,6 +67,9 @@ class Buffer:
     def extend(self, rows: Rows) -> None:
         """Add any number of rows, whose next actions are known as far as they can be."""
         first, total = 0, rows.count
+        if rows.steps[0] > 0:  # it goes on with an episode whose last row waits for its next action
+            self.follow(jax.tree.map(lambda column: column[:1], rows))
+            rows, total = jax.tree.map(lambda column: column[1:], rows), total - 1
         while first < total:
             size = BLOCK if total - first >= BLOCK else 1
             self.replay = _add(self.replay, _cut(rows.batch, first, first + size))

@@ -44,7 +44,8 @@ class OnlineConfig:
     random_steps: int = 0
     """First environment steps, with uniformly random actions."""
     reward_shift: float | None = None
-    """Added to the environment's rewards as they are stored; by default the task's, -1 on D4RL's antmaze."""
+    """Added to the environment's rewards as they are stored; by default what was added to the data's: -1 for
+    D4RL's antmaze files (d4rl:ID), else 0."""
     freeze_flow: bool = False
     """Methods with a behaviour flow beside their policy: it stops learning at the hand-over."""
     max_failures: int = 0
@@ -66,6 +67,8 @@ class OnlineConfig:
             raise ConfigError(
                 "online.collect episode takes one environment and no overlap: its updates come after the episode"
             )
+        if self.overlap and self.envs > 1:
+            raise ConfigError("online.overlap takes one environment: with several they step together already")
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,8 @@ class RunConfig:
     steps: Annotated[int, tyro.conf.arg(aliases=["--offline-steps"])] = _OPEN
     """Gradient steps on the data; by default those of the task's protocol, or 1,000,000."""
     online_steps: int = 0
-    """Steps in the task's environment after them, each with --online.updates gradient steps. A task of the paper's
-    offline-to-online table then takes that table's settings and protocol."""
+    """Steps in the task's environment after them, each with --online.updates gradient steps. The defaults are then
+    those of the paper's offline-to-online protocol, and of its table's settings where the task is in it."""
     seed: int = 0
     """Every random number is a function of this seed, a named stream and the step."""
     batch_size: int = 256
@@ -266,14 +269,15 @@ def resolve_online(config: RunConfig) -> OnlineConfig:
     if config.task is None:
         raise ConfigError("online training needs an environment: name a --task")
     if config.buffer is not None:
-        raise ConfigError("online training has a buffer of its own: leave --buffer out")
+        raise ConfigError(
+            f"online training has a buffer of its own and cannot have {config.buffer} as a second data set: "
+            "leave --buffer out, or start a new run without it"
+        )
     defaults = {"sampling": "uniform", "collect": "step", **method.online}
-    family = tasks.family_of(config.task)
-    defaults["reward_shift"] = family.reward_shift if family else 0.0
     online = dataclasses.replace(online, **{n: v for n, v in defaults.items() if getattr(online, n) is None})
     if method.needs_returns and online.collect != "episode":
         raise ConfigError(
-            f"{config.algo} learns from returns, which are known only when an episode has ended: "
+            f"{config.algo} takes its online data by the episode, since returns are known only at its end: "
             "online.collect must be episode"
         )
     if online.freeze_flow and not hasattr(config.options, "train_flow"):

@@ -120,6 +120,8 @@ def check_fit(task: str, pool: EnvProcesses, spec: Spec) -> None:
             f"and {expected[1]}: they do not belong together"
             + (f" (with {spec.frame_stack} frames stacked)" if spec.frame_stack > 1 else "")
         )
+    if pool.observation_dtype != spec.observation_dtype:
+        raise EnvError(f"{task} has {pool.observation_dtype} observations, the data {spec.observation_dtype} ones")
     low, high = spec.bounds
     if not (np.allclose(low, pool.action_low) and np.allclose(high, pool.action_high)):
         raise EnvError(

@@ -18,6 +18,8 @@ from fidec.types import Batch, Spec
 def make_explorer(algorithm: Algorithm, seed: int, action_dim: int) -> Any:
     """explore(policy, observations, episodes, steps, random) -> actions; a lane's key is that of its episode's step.
 
+    `random` tells which lanes are to act at random.
+
     So an episode meets the same random numbers whatever runs beside it, and again when it is played again.
     """
     key = rng.stream(seed, "explore")
@@ -25,12 +27,12 @@ def make_explorer(algorithm: Algorithm, seed: int, action_dim: int) -> Any:
 
     @jax.jit
     def actions(policy, observations, episodes, steps, random):
-        def one(observation, episode, step):
+        def one(observation, episode, step, random):
             own = rng.at(key, episode, step)
             blind = jax.random.uniform(own, (action_dim,), minval=-1.0, maxval=1.0)
             return jnp.where(random, blind, explore(policy, observation, own))
 
-        return jax.vmap(one)(observations, episodes, steps)
+        return jax.vmap(one)(observations, episodes, steps, random)
 
     return actions
 
@@ -72,7 +74,8 @@ def has_ended(transition: Transition) -> bool:
 
 
 def of_episode(rows: Rows | None, episode: int) -> Batch:
-    assert rows is not None  # a lane that is past its first step has rows
+    if rows is None:
+        return Batch(*[np.zeros((0, 1), np.float32)] * 6)
     found = np.flatnonzero(rows.episodes == episode)
     found = found[np.argsort(rows.steps[found])]
     return jax.tree.map(lambda column: column[found], rows.batch)

@@ -25,14 +25,14 @@ from fidec.data.feed import DeviceFeed, Feed
 from fidec.data.replay import Replay
 from fidec.data.sampling import Joined, Mixture, Sampling, Source, draw
 from fidec.envs.lanes import Failure, Lanes, Transition, exploration_seed
-from fidec.errors import ConfigError
+from fidec.errors import ConfigError, EnvError
 from fidec.train import loop
 from fidec.train.buffer import Buffer, check_buffer
 from fidec.train.config import OnlineConfig, RunConfig
 from fidec.train.evaluate import check_fit, environment
 from fidec.train.explore import has_ended, make_explorer, next_actions, of_episode, rows_of
 from fidec.train.loop import Carry
-from fidec.train.replay_store import ReplayStore
+from fidec.train.replay_store import ReplayStore, Rows
 from fidec.types import Spec
 
 # --- compiled --------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ class Online:
         sampling = dataclasses.replace(sampling, fraction=settings.fraction, capacity=self.capacity)
         most = steps + settings.envs - 1  # the last round may be larger than needed
         self.buffer = Buffer(offline, sampling, most)
-        self.failure: Failure | None = None  # of an environment, which ended the last `run_to`
+        self.failure: EnvError | None = None  # of an environment, which ended the last `run_to`
         self.waited = 0.0  # seconds for the environments, since it was last taken
         self.returns = [0.0] * settings.envs  # of the running episodes
         self.recent: list[list[float | None]] = []  # return, length, success of episodes since the last log row
@@ -129,6 +129,7 @@ class Online:
         self._explore = make_explorer(algorithm, seed, spec.action_dim)
         self._make_lanes = make_lanes
         self._lanes: Lanes | None = None
+        self._restored: tuple[dict[str, Any], Rows | None] | None = None  # where the environments will go on
         self._given_up: dict[str, Any] | None = None  # where an episode began that was not finished
         self._lost: list[dict[str, Any]] = []  # rows of episodes that failed in a round that is not over yet
 
@@ -137,20 +138,48 @@ class Online:
         """Transitions so far."""
         return self.buffer.count
 
+    @property
+    def begun(self) -> bool:
+        """Whether there is anything that a checkpoint has to remember."""
+        return self.collected > 0 or (self._lanes is not None and self._lanes.failures > 0)
+
     # --- position ----------------------------------------------------------------------------------------------
 
     @property
     def lanes(self) -> Lanes:
-        """The environments, started when first needed."""
+        """The environments, started when first needed, where the run left them."""
         if self._lanes is None:
             self._lanes = self._make_lanes()
-            self._lanes.begin(self.seed)
+            try:
+                self._place(self._lanes)
+            except Failure as failure:
+                self._recovered(failure)
+                if self.failure is not None:
+                    raise self.failure from failure
         return self._lanes
+
+    def _place(self, lanes: Lanes) -> None:
+        if self._restored is None:
+            lanes.begin(self.seed)
+            return
+        position, rows = self._restored
+        lost = lanes.restore(
+            self.seed,
+            position,
+            lambda episode: of_episode(rows, episode).actions,
+            lambda episode: of_episode(rows, episode).next_observations,
+        )
+        if lost:
+            self._message(
+                "the environment is not deterministic: playing its episode again did not bring it back to where it "
+                f"was. The run goes on with the next episode, in {len(lost)} of {self.settings.envs} environments"
+            )
 
     def position(self) -> dict[str, Any]:
         """What a checkpoint remembers, with the rows so far safe on the disk."""
+        waiting = self._restored[0] if self._restored is not None and self._lanes is None else None
         return {
-            "lanes": self._given_up or self.lanes.position,
+            "lanes": self._given_up or waiting or self.lanes.position,
             "owed": self.owed,
             "returns": self.returns,
             "recent": self.recent,
@@ -168,18 +197,7 @@ class Online:
         rows = self.store.restore(position["segments"])
         if rows is not None:
             self.buffer.fill(rows)
-        self._lanes = self._make_lanes()
-        lost = self._lanes.restore(
-            self.seed,
-            position["lanes"],
-            lambda episode: of_episode(rows, episode).actions,
-            lambda episode: of_episode(rows, episode).next_observations,
-        )
-        if lost:
-            self._message(
-                "the environment is not deterministic: playing its episode again did not bring it back to where it "
-                f"was. The run goes on with the next episode, in {len(lost)} of {self.settings.envs} environments"
-            )
+        self._restored = position["lanes"], rows
 
     def close(self) -> None:
         if self._lanes is not None:
@@ -228,8 +246,10 @@ class Online:
         if self.owed is not None:  # an environment failed in it, and the policy that chose its actions is gone
             self.lanes.send(np.asarray(self.owed, np.float32))
             self._settle()
-        while step < last and signals.received is None and self.failure is None:
+        while signals.received is None and self.failure is None:
             ahead = self.collected - (step - self.handover)
+            if step == last and ahead >= 0:
+                break
             if ahead > 0:
                 carry, step = self._updated(carry, step, step + self._pace.next(min(last - step, ahead)))
             elif ahead == 0 and self.settings.overlap and self.collected > 0:
@@ -258,10 +278,10 @@ class Online:
             self._pace.record(last - first, time.perf_counter() - before)
         return carry, last
 
-    def _actions(self, carry: Carry) -> np.ndarray:
+    def _actions(self, carry: Carry, ahead: int = 0) -> np.ndarray:
         lanes = self.lanes
         policy = self._algorithm.policy(carry.state)
-        random = self.collected < self.settings.random_steps
+        random = self.collected + ahead + np.arange(self.settings.envs) < self.settings.random_steps
         actions = np.asarray(self._explore(policy, lanes.observations, lanes.episodes, lanes.steps, random))
         if not np.isfinite(actions).all():
             loop.check_finite(carry)  # names the loss that was the first to go; if none did, the lanes say it
@@ -270,14 +290,15 @@ class Online:
     def _collect(self, carry: Carry, signals: loop.Signals) -> list[Transition]:
         """One transition of each environment, or a whole episode; nothing if a signal or a failure comes first."""
         collected: list[Transition] = []
-        start = self.lanes.position
+        start, returns = self.lanes.position, list(self.returns)
         while True:
-            self.lanes.send(self._actions(carry))
+            self.lanes.send(self._actions(carry, len(collected)))
             collected += self._received()
             if self.settings.collect == "step":
                 return collected
             if self.failure is not None or signals.received is not None:
-                self._given_up, self._lost = start, []  # the episode will be made again, by the same policy
+                # The episode will be made again, by the same policy.
+                self._given_up, self.returns, self._lost = start, returns, []
                 return []
             if collected and (has_ended(collected[-1]) or self.collected + len(collected) == self.steps):
                 return collected
@@ -300,13 +321,17 @@ class Online:
 
     def _recovered(self, failure: Failure) -> list[Transition]:
         """What a round gave in which an environment failed; nothing, and `failure`, if there were too many."""
-        while self.lanes.failures < self.settings.max_failures:
+        assert self._lanes is not None
+        while self._lanes.failures < self.settings.max_failures:
             self._message(f"{failure}. The run goes on with the next episode")
             self._lost.append(self._row(failure.lane, failure.episode, failure.step, None, failure.kind))
             try:
-                return self.lanes.recover()
+                return self._lanes.recover()
             except Failure as another:
                 failure = another
+            except EnvError as error:  # a process that cannot be started again
+                self.failure, self._lost = error, []
+                return []
         self.failure, self._lost = failure, []  # the whole round will be made again
         return []
 
@@ -366,7 +391,11 @@ def make_online(
     def make_lanes() -> Lanes:
         make_env = environment(task, spec, **config.drawing)
         lanes = Lanes(make_env, config.online.envs, step_timeout=config.eval_timeout)
-        check_fit(task, lanes, spec)
+        try:
+            check_fit(task, lanes, spec)
+        except EnvError:
+            lanes.close()
+            raise
         return lanes
 
     frozen = {"train_flow": False} if config.online.freeze_flow else {}

@@ -20,7 +20,7 @@ from fidec.envs.make import find_task
 from fidec.errors import ConfigError, FidecError, RunError
 from fidec.train import loop
 from fidec.train.buffer import check_buffer
-from fidec.train.config import RunConfig, resolve, resolve_online, task_options
+from fidec.train.config import OnlineConfig, RunConfig, resolve, resolve_online, task_options
 from fidec.train.rundir import RunDirectory
 from fidec.train.session import Session
 from fidec.types import Spec
@@ -72,8 +72,7 @@ def train(
     if config.rendering is None and dataset.spec.images:
         config = dataclasses.replace(config, rendering=dataset.info.get("rendering") or "exact")
     _check_method(config, dataset.spec.stacked(config.frame_stack))
-    if config.online_steps:
-        check_buffer(config.online, dataset.size, config.batch_size)
+    config = _fitted(config, dataset)
     assert config.out is not None
     with RunDirectory.create(config.out, overwrite=overwrite) as directory:
         directory.write_config(config.to_json())
@@ -87,19 +86,20 @@ def resume(
     *,
     steps: int | None = None,
     online_steps: int | None = None,
-    max_failures: int | None = None,
+    online: OnlineConfig | None = None,
     quiet: bool = False,
 ) -> Result:
     """Go on with an interrupted run, bit for bit, or with a finished one: up to more `steps`, or online.
 
-    `online_steps` are those of the whole run. `max_failures` is how many episodes of its online phase may fail.
+    `online_steps` are those of the whole run. `online` are the options of its online phase; once that has begun, only
+    `max_failures` may change.
     """
     with RunDirectory.open(path) as directory:
         if not directory.config.exists():
             raise RunError(f"{path} was stopped before it began. Start it again, with --overwrite.")
         config = RunConfig.from_json(directory.read_config())
         offline = not config.online_steps
-        config = _extended(config, directory, steps, online_steps, max_failures)
+        config = _extended(config, path, steps, online_steps, online)
         if offline and config.online_steps and (other := _other_settings(config)):
             print(f"the run keeps its settings; online were published {other}", file=sys.stderr)
         if dataset is None and config.data is None:
@@ -116,19 +116,19 @@ def resume(
         _check_same_data(directory, "dataset", dataset)
         if buffer is not None:
             _check_same_data(directory, "buffer", buffer)
-        directory.write_config(config.to_json())
+        config = _fitted(config, dataset)
         return _train(config, dataset, buffer, directory, quiet)
 
 
 def _extended(
     config: RunConfig,
-    directory: RunDirectory,
+    path: str | Path,
     steps: int | None,
     online_steps: int | None,
-    max_failures: int | None,
+    online: OnlineConfig | None,
 ) -> RunConfig:
     """The configuration with more to do, if that is how the run can go on."""
-    path = directory.path
+    begun = config.online_steps > 0
     if steps is not None and steps != config.steps:
         if steps < config.steps:
             raise ConfigError(f"{path} is configured for {config.steps} steps; --steps {steps} would be fewer")
@@ -142,10 +142,21 @@ def _extended(
                 "be fewer"
             )
         config = dataclasses.replace(config, online_steps=online_steps)
-    if max_failures is not None:
-        online = dataclasses.replace(config.online, max_failures=max_failures)
-        config = dataclasses.replace(config, online=online)
+    given = _changed(online or OnlineConfig())
+    if given and not config.online_steps:
+        raise ConfigError(f"{path} has no online phase: --online.{next(iter(given))} needs --online-steps")
+    if begun and (fixed := sorted(set(given) - {"max_failures"})):
+        raise ConfigError(
+            f"{path} has its online phase already: online.{fixed[0]} cannot change, only max_failures can"
+        )
+    config = dataclasses.replace(config, online=dataclasses.replace(config.online, **given))
     return dataclasses.replace(config, online=resolve_online(config)) if config.online_steps else config
+
+
+def _changed(online: OnlineConfig) -> dict[str, Any]:
+    """What was asked for."""
+    usual = dataclasses.asdict(OnlineConfig())
+    return {name: value for name, value in dataclasses.asdict(online).items() if value != usual[name]}
 
 
 def _other_settings(config: RunConfig) -> str:
@@ -173,6 +184,17 @@ def _load(
         parts(config.batch_size, config.buffer_fraction)
         _check_agree(dataset, buffer)
     return dataset, buffer
+
+
+def _fitted(config: RunConfig, dataset: OfflineDataset) -> RunConfig:
+    """The configuration, its online phase checked against the data, with rewards shifted as the data's were."""
+    if not config.online_steps:
+        return config
+    check_buffer(config.online, dataset.size, config.batch_size)
+    if config.online.reward_shift is not None:
+        return config
+    online = dataclasses.replace(config.online, reward_shift=float(dataset.info.get("reward_shift") or 0.0))
+    return dataclasses.replace(config, online=online)
 
 
 def _check_method(config: RunConfig, spec: Spec) -> None:
@@ -218,6 +240,7 @@ def _train(
         with ExitStack() as stack:
             signals = stack.enter_context(loop.catch_signals())
             run = Session(config, dataset, buffer, directory, stack, signals, quiet)
+            directory.write_config(config.to_json())  # not before: what is refused must not stay in the run
             if not run.done:
                 run.start_environments()
             while not run.done and signals.received is None:

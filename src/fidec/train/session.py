@@ -13,7 +13,7 @@ import numpy as np
 
 from fidec import algos
 from fidec.data import OfflineDataset
-from fidec.data.feed import Feed, HostFeed, make_feed
+from fidec.data.feed import Feed, HostFeed, free_memory, make_feed
 from fidec.data.sampling import Sampling
 from fidec.errors import EnvError
 from fidec.train import files, loop, versions
@@ -109,10 +109,16 @@ class Session:
             config.batch_size,
             self.sampling,
             discount=config.options.discount if algos.get(config.algo).needs_returns else None,
-            limit=None if config.memory_limit is None else config.memory_limit * 1e9,
+            limit=self._memory_limit(),
         )
         stack.callback(feed.close)
         return feed
+
+    def _memory_limit(self) -> float | None:
+        """Bytes that the data may take on the device. Online it has to be there, so all that is free may be taken."""
+        if self.config.memory_limit is not None:
+            return self.config.memory_limit * 1e9
+        return free_memory() if self.config.online_steps else None
 
     def _make_evaluator(self, stack: ExitStack) -> Evaluator | None:
         config = self.config
@@ -293,8 +299,7 @@ class Session:
 
     def save(self) -> None:
         """A checkpoint, and the portable policy of the same step."""
-        begun = self.online is not None and self.online.collected > 0
-        online = {"online": self.online.position()} if self.online is not None and begun else {}
+        online = {"online": self.online.position()} if self.online is not None and self.online.begun else {}
         extra = {"logs": self.log.positions(), "evaluated": self.evaluated, **online}
         self.checkpoints.save(self.step, self.carry, extra)
         self._save_policy()

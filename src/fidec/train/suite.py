@@ -181,7 +181,9 @@ def jobs(
 
 
 def _named(section: str, config: Any) -> dict[str, Any]:
-    return {f"{section}.{name}": value for name, value in asdict(config).items()}
+    # What the data decides, and how many failures are forgiven, make no other run.
+    left_out = ("reward_shift", "max_failures")
+    return {f"{section}.{name}": value for name, value in asdict(config).items() if name not in left_out}
 
 
 def _check_online(suite: Suite, variants: Sequence[Variant]) -> None:

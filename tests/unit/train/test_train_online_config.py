@@ -9,6 +9,7 @@ import pytest
 from fidec import algos, tasks
 from fidec.errors import ConfigError
 from fidec.tasks.reported import ONLINE_METHODS
+from fidec.train.buffer import check_buffer
 from fidec.train.config import OnlineConfig, RunConfig, resolve
 
 TASK = "cube-double-play-singletask-v0"
@@ -45,11 +46,21 @@ def test_every_method_goes_online_or_says_why_not():
             assert online(algo).online.sampling
 
 
-def test_rewards_are_shifted_as_the_data_s_were():
-    assert online("fql", "antmaze-umaze-v2").online.reward_shift == -1.0
-    assert online("fql", "pen-cloned-v1").online.reward_shift == 0.0
-    assert online("fql").online.reward_shift == 0.0
-    assert online("fql", "antmaze-umaze-v2", online=OnlineConfig(reward_shift=0.5)).online.reward_shift == 0.5
+def test_the_published_capacity():
+    """Two million rows; one more than the data where that is larger, so that the second new row overwrites."""
+    uniform, balanced = online("fql").online, online("rlpd").online
+    assert [check_buffer(uniform, size, 256) for size in (1_000_000, 1_999_999, 2_000_000, 3_000_000)] == [
+        2_000_000,
+        2_000_000,
+        2_000_001,
+        3_000_001,
+    ]
+    assert check_buffer(balanced, 3_000_000, 256) == 2_000_000
+    assert check_buffer(dataclasses.replace(uniform, capacity=500), 500, 256) == 500
+    with pytest.raises(ConfigError, match="499 is less than the 500 offline transitions"):
+        check_buffer(dataclasses.replace(uniform, capacity=499), 500, 256)
+    with pytest.raises(ConfigError, match=r"batch of 8 rows cannot be shared .* at online.fraction 0.01"):
+        check_buffer(dataclasses.replace(balanced, fraction=0.01), 500, 8)
 
 
 def test_options_are_those_of_the_online_table():
@@ -86,6 +97,7 @@ def test_a_configuration_comes_back_from_its_file_also_from_an_older_one():
         ({"max_failures": -1}, "max_failures must be at least 0"),
         ({"collect": "run"}, "collect must be step or episode"),
         ({"collect": "episode", "overlap": True}, "no overlap"),
+        ({"envs": 2, "overlap": True}, "overlap takes one environment"),
     ],
 )
 def test_nonsense_is_refused_by_name(fields, words):
