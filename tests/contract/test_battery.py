@@ -242,7 +242,7 @@ def test_scan_is_a_loop(case):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in ("fidec", "iql", "rebrac") else pytest.mark.slow) for name in OWN]
+    "name", [pytest.param(name, marks=() if name in ("iql", "rebrac") else pytest.mark.slow) for name in OWN]
 )
 def test_compiled_and_interpreted_agree(name):
     compiled, metrics = step(name)

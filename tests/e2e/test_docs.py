@@ -270,7 +270,7 @@ class OneEpisode:
     """Stands for an EnvPool; what is wanted is only how the evaluator sums up."""
 
     def __init__(self, make_env, num_envs, **_):
-        self.observation_shape, self.action_dim = (3,), 2
+        self.observation_shape, self.observation_dtype, self.action_dim = (3,), "float32", 2
         self.action_low, self.action_high = [-1.0, -1.0], [1.0, 1.0]
 
     def run(self, act, episodes, seed, progress=None):

@@ -36,6 +36,7 @@ def test_list_names_all_landscapes_and_methods(cli):
     assert found["methods"] == list(experiment.METHODS)
 
 
+@pytest.mark.slow
 def test_a_run_writes_results_figures_and_table_and_is_not_repeated(cli, tmp_path):
     code, out, err = cli(*RUN, "--seeds", 1, "--out", "lab")
     assert code == 0, err

@@ -168,6 +168,7 @@ def words(data: str, out: str, algo: str, *more: object) -> list[object]:
     ]
 
 
+@pytest.mark.slow
 def test_a_finished_offline_run_goes_on_online(cli, walk_data, compile_cache, tmp_path):
     code, _, err = cli(*words(walk_data, "run", "rebrac", "--steps", 6, "--algo.hidden", 8, 8))
     assert code == 0, err

@@ -83,6 +83,7 @@ def test_stopped_and_resumed_is_uninterrupted(dataset, whole, tmp_path, monkeypa
     assert (last["online/steps"], last["exploration/length"]) == (ONLINE, 10)
 
 
+@pytest.mark.slow
 def test_what_is_drawn_is_what_the_environment_showed(dataset, whole):
     """Each episode is played again by hand, from its seed and its recorded actions."""
     rows = stored_rows(whole("fql"))

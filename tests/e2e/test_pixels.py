@@ -125,6 +125,7 @@ def test_a_run_on_images_leaves_a_policy_for_stacked_frames(trained, room, tmp_p
     np.testing.assert_array_equal(again(observations), actions)
 
 
+@pytest.mark.slow
 def test_a_run_on_images_resumes_bit_for_bit(trained, room, tmp_path, monkeypatch):
     """Stopped at steps that fit no interval, and once for real, without a word."""
     out = tmp_path / "stopped"
@@ -152,6 +153,7 @@ def test_a_run_on_images_resumes_bit_for_bit(trained, room, tmp_path, monkeypatc
     assert rows == read_rows(trained / "train.jsonl")
 
 
+@pytest.mark.slow
 def test_a_run_beyond_the_memory_limit_is_the_same_run(trained, room, tmp_path, monkeypatch, capsys):
     """Its frames stay in their file, and are fed from there; it is stopped in the middle of a chunk on its way."""
     monkeypatch.setattr(unpack, "MAPPED_BYTES", 0)

@@ -192,7 +192,7 @@ def test_dry_run_prints_commands_that_parse(cli):
     assert cli("suite", "list")[1].splitlines()[-1].startswith("demo")
     code, out, _ = cli("suite", "run", "paper-online", "--dry-run")
     lines = out.splitlines()
-    assert (code, len(lines)) == (0, 14 * 8)
+    assert (code, len(lines)) == (0, 14 * 9)  # the paper's eight methods, and FiDec as recommended
     assert all(line.startswith("fidec train --task") and "--online-steps 1000000 " in line for line in lines)
     assert all(("--steps 0 " in line) == ("--algo rlpd " in line) for line in lines)
 

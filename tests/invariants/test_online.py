@@ -51,6 +51,9 @@ KINDS = {
 }
 
 
+NORMAL = ("rebrac", "three environments", "calql")
+
+
 @pytest.fixture
 def dataset():
     return dataset_from_arrays(**random_columns())
@@ -106,7 +109,7 @@ def whole(wholes, dataset):
     return run
 
 
-@pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.slow if k == "frozen" else ()) for k in KINDS])
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=() if k in NORMAL else pytest.mark.slow) for k in KINDS])
 def test_stopped_anywhere_and_resumed_is_uninterrupted(dataset, whole, tmp_path, stop_at, kind):
     uninterrupted, total = whole(kind)
     # Each stop starts new processes. They fall before and after evaluations, checkpoints, ends of episodes.
@@ -132,6 +135,7 @@ def test_a_finished_offline_run_goes_on_online_as_if_it_had_been_asked_at_once(d
     )
 
 
+@pytest.mark.slow
 def test_more_online_steps_go_on_where_the_run_ended(dataset, whole, tmp_path):
     """In the middle of an episode, and in a larger buffer. Only the logs tell, by the rows of the former end."""
     train(dataset, tmp_path / "longer", "rebrac", online_steps=33)
@@ -142,6 +146,7 @@ def test_more_online_steps_go_on_where_the_run_ended(dataset, whole, tmp_path):
     assert {n: v for n, v in ours.items() if n not in logs} == {n: v for n, v in theirs.items() if n not in logs}
 
 
+@pytest.mark.slow
 def test_fewer_steps_than_asked_for_before_are_refused(dataset, tmp_path):
     train(dataset, tmp_path / "run", "three environments", online_steps=30)
     with pytest.raises(ConfigError, match="30 online steps; --online-steps 10 would be fewer"):

@@ -139,7 +139,7 @@ CASES = [("step", fault) for fault in WORDS]
 CASES += [("two environments", "exit"), ("overlap", "raise"), ("episode", "nan")]
 
 
-NORMAL = [("step", "raise"), ("step", "hang"), ("two environments", "exit"), ("overlap", "raise"), ("episode", "nan")]
+NORMAL = [("step", "raise"), ("overlap", "raise"), ("episode", "nan")]
 
 
 @pytest.mark.parametrize(("kind", "fault"), [case if case in NORMAL else slow(*case) for case in CASES])
@@ -168,7 +168,8 @@ def test_a_failure_stops_the_run_saved_and_after_it_nothing_can_tell(dataset, go
     assert online_fingerprint(out, OFFLINE + ONLINE) == online_fingerprint(expected, OFFLINE + ONLINE)
 
 
-@pytest.mark.parametrize("online", [slow(39), 40])
+@pytest.mark.slow
+@pytest.mark.parametrize("online", [39, 40])
 def test_an_overlapped_step_that_fails_where_something_is_due_is_still_due(dataset, good, weather, tmp_path, online):
     """In the run's last step, or where a row is logged: the updates are made, the transition and the row are not."""
     out = tmp_path / "run"
@@ -232,6 +233,7 @@ def check_complete(rows, logged: dict[int, dict]) -> None:
             np.testing.assert_allclose(rows.batch.rewards[found].sum(), logged[episode]["return"], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_failure_in_a_round_that_is_made_again_is_logged_once(dataset, weather, tmp_path):
     """Both environments fail in the same round, and one failure is allowed: the round counts for nothing."""
     out = tmp_path / "run"
@@ -251,6 +253,7 @@ def test_a_failure_in_a_round_that_is_made_again_is_logged_once(dataset, weather
     assert len({row["episode"] for row in rows}) == len(rows)
 
 
+@pytest.mark.slow
 def test_a_failed_episode_of_whole_episodes_is_logged_with_its_own_return(dataset, weather, tmp_path):
     weather(e1=("raise", 5))
     online = {"online": OnlineConfig(collect="episode", max_failures=1)}
@@ -260,6 +263,7 @@ def test_a_failed_episode_of_whole_episodes_is_logged_with_its_own_return(datase
     check_complete(stored_rows(out), logged)
 
 
+@pytest.mark.slow
 def test_more_online_steps_where_the_last_round_was_larger_than_needed(dataset, good, weather, tmp_path):
     """Two environments make 7 steps in 4 rounds; going on to 40 is as if that had been asked at once."""
     out, expected = tmp_path / "run", good("two environments")
@@ -272,7 +276,7 @@ def test_more_online_steps_where_the_last_round_was_larger_than_needed(dataset, 
 
 
 @pytest.mark.parametrize(
-    ("where", "number"), [("checkpoints", 1), slow("checkpoints", 2), slow("replay", 0), ("replay", 1)]
+    ("where", "number"), [("checkpoints", 1), slow("checkpoints", 2), slow("replay", 0), slow("replay", 1)]
 )
 def test_a_full_disk(dataset, good, weather, tmp_path, monkeypatch, where, number):
     """Checkpoint 0 is the hand-over's. With its first one after that the run finds a segment that nothing lists."""
@@ -343,6 +347,7 @@ def test_a_first_episode_that_fails(dataset, weather, tmp_path):
 # --- numbers that fail -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite(dataset, weather, tmp_path):
     """A reward of 1e30 makes the tiny method's term infinite: the run stops; the checkpoint before it is intact."""
     out = tmp_path / "run"
@@ -371,7 +376,7 @@ def test_all_methods_but_two_are_trained_online():
     assert set(algos.names()) - refused == {*PAPER, *OTHERS, "tiny"}
 
 
-@pytest.mark.parametrize("algo", ["iql", *(slow(name) for name in (*PAPER[1:], *OTHERS))])
+@pytest.mark.parametrize("algo", [slow(name) for name in (*PAPER, *OTHERS)])
 def test_every_method_is_fine_tuned(dataset, weather, compile_cache, tmp_path, monkeypatch, algo):
     saved: list[list[np.ndarray]] = []  # the policy at the hand-over, and at the end
     monkeypatch.setattr(

@@ -56,7 +56,7 @@ def train(name, return_base=True, **options):
     return data, *jax.tree.map(np.asarray, run(jax.random.key(0)))
 
 
-@pytest.mark.parametrize("name", ["fidec", "deflow"])
+@pytest.mark.parametrize("name", ["fidec", pytest.param("deflow", marks=pytest.mark.slow)])
 def test_refined_policy_gains_value_inside_its_budget(name):
     data, metrics, (refined, base) = train(name, flow_steps=5, budget=BUDGET, multiplier_init=15.0)
     # The flow is the behaviour: its mean and the share of each mode.

@@ -310,6 +310,7 @@ def test_with_one_trajectory_only_the_state_itself_is_left_out():
     assert (near != rows[:, None]).all()
 
 
+@pytest.mark.slow
 def test_the_picture_is_drawn_with_and_without_neighbours(tmp_path):
     audit = run(affine, MEANS)
     found = {"data": np.linspace(0, 1, 5), "base": np.ones((5, 4)), "refined": np.ones((5, 4))}

@@ -45,6 +45,7 @@ def check(row: dict[str, Any], *names: str) -> None:
             assert low <= row[name.removesuffix("_quartiles")] <= high
 
 
+@pytest.mark.slow  # two programs to compile, and environments
 def test_the_loop_and_its_parts(measure):
     with online.environments(Counter, 1) as (lanes, spec):
         assert spec == SPEC

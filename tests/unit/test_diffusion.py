@@ -243,6 +243,7 @@ def batch(rows=16):
     return Batch(*(jnp.asarray(rng.uniform(-0.9, 0.9, shape), jnp.float32) for shape in shapes))
 
 
+@pytest.mark.slow
 def test_srpo_s_step_is_adams_on_the_gradient_written_out():
     """dL/dtheta = (da/dtheta)^T (w eps - beta grad Qbar) / B, by the chain rule from pieces computed apart."""
     (init, update), data, key = srpo(), batch(), jax.random.key(7)

@@ -143,6 +143,7 @@ def test_flows_have_a_leading_axis_of_seeds_and_a_time_among_the_candidates(flow
     assert jax.tree.map(lambda a: (a.shape, a.dtype), template) == jax.tree.map(lambda a: (a.shape, a.dtype), flows)
 
 
+@pytest.mark.slow
 def test_seeds_and_budgets_together_are_each_alone(flows):
     entry = lab.Entry((1e-4, 1e-3, 1e-1), experiment.ENTRIES["renoised"].options)
     steps = []
@@ -235,6 +236,7 @@ def short(monkeypatch):
     return times
 
 
+@pytest.mark.slow
 def test_calibration_trains_with_the_chosen_time_and_with_fixed_ones(flows, short):
     short(0.5, 0.9)
     lines = []

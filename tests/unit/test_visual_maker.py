@@ -94,6 +94,7 @@ def check(found: dict[str, np.ndarray], rows: int) -> None:
     assert (difference.max(axis=-1) > 8).mean() < 0.06
 
 
+@pytest.mark.slow
 def test_frames_are_ogbenchs_and_physics_are_the_states(tmp_path):
     check(pictures("cube-single", 4, tmp_path), 4)
 

@@ -11,7 +11,7 @@ from fidec.data.make.recipes import RECIPES
 from fidec.data.make.worker import open_world
 
 PLAY = [name for name, recipe in RECIPES.items() if recipe.kind == "play"]
-QUICK = ["cube-single-play-v0", "scene-play-v0", "puzzle-3x3-play-v0"]
+QUICK = ["cube-single-play-v0", "scene-play-v0"]
 MAZES = [name for name, recipe in RECIPES.items() if recipe.kind == "navigate" and not recipe.experts]
 
 
