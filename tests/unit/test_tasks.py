@@ -301,3 +301,14 @@ def test_a_tasks_page_has_settings_with_sources_and_the_paper_s_numbers(capsys):
         assert words in out
     assert cli.main(["tasks", "pen-clonde-v1"]) == 2
     assert "Did you mean pen-cloned-v1" in capsys.readouterr().err
+
+
+def test_a_suite_also_lists_its_tasks_that_the_paper_does_not_have(capsys):
+    from fidec.cli.tasks import main
+    from fidec.tasks.suites import SUITES
+
+    assert main(["--suite", "demo-online", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["id"], row["setting"], row["paper"]) for row in rows] == [
+        (name, "online", {}) for name in SUITES["demo-online"].tasks
+    ]

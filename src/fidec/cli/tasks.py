@@ -43,6 +43,7 @@ def main(argv: list[str]) -> int:
         return _show(args.task, args.json)
     in_suite = _filter(args.suite)
     rows = [_row(task) for task in tasks.TASKS if in_suite(task)]
+    rows += _unlisted(args.suite, rows)
     if args.all and args.suite in (None, "ogbench"):
         rows += _others()
     rows = [row for row in rows if not args.family or row["id"].startswith(args.family)]
@@ -73,6 +74,18 @@ def _filter(suite: str | None) -> Callable[[Task], bool]:
         raise ConfigError(f"there is no suite {suite!r}.{hint} Known: {', '.join(known)}")
     found = SUITES[suite]
     return lambda task: task.setting == found.setting and not {task.id, task.alias_of}.isdisjoint(found.tasks)
+
+
+def _unlisted(suite: str | None, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A suite's tasks that the paper's tables do not have in its setting."""
+    from fidec.tasks.suites import SUITES
+
+    if suite not in SUITES:
+        return []
+    listed = {name for row in rows for name in (row["id"], row["alias_of"])}
+    facts = {"setting": SUITES[suite].setting, "suite": "ogbench", "category": None, "alias_of": None}
+    missing = [name for name in SUITES[suite].tasks if name not in listed]
+    return [{"id": name, **facts, **_plan(name, facts["setting"]), "paper": {}} for name in missing]
 
 
 # --- the list ---------------------------------------------------------------------------------------------------
