@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from importlib.metadata import version
@@ -123,6 +124,22 @@ def tiny_env(tiny, monkeypatch):
     """Every task is the tiny method's environment, which takes a millisecond an episode."""
     monkeypatch.setattr("fidec.train.evaluate.make", importlib.import_module("fidec_tiny_env").make_env)
     return TASK
+
+
+@pytest.fixture
+def stop_at(monkeypatch):
+    """stop_at(step): a signal reaches this process once, when the run first gets to that step."""
+    from fidec.train.session import Session
+
+    def arrange(step: int, number: int = signal.SIGTERM) -> None:
+        def show(self, reached):
+            if reached >= step:
+                monkeypatch.setattr(Session, "_show", lambda self, reached: None)
+                os.kill(os.getpid(), number)
+
+        monkeypatch.setattr(Session, "_show", show)
+
+    return arrange
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,6 @@ from fidec.train import loop
 from fidec.train.config import OnlineConfig
 from fidec.train.online import Online
 from fidec.train.run import Preempted
-from fidec.train.session import Session
 from fidec.types import Batch
 
 OFFLINE, ONLINE = 20, 60
@@ -67,21 +66,6 @@ def walk(monkeypatch, compile_cache, tiny):
     """
     monkeypatch.setattr("fidec.train.evaluate.make", make_walk)
     monkeypatch.setattr(loop, "DISPATCH_SECONDS", 0.0)
-
-
-@pytest.fixture
-def stop_at(monkeypatch):
-    """stop_at(step): a signal reaches this process once, when the run first gets to that step."""
-
-    def arrange(step: int) -> None:
-        def show(self, reached):
-            if reached >= step:
-                monkeypatch.setattr(Session, "_show", lambda self, reached: None)
-                os.kill(os.getpid(), signal.SIGTERM)
-
-        monkeypatch.setattr(Session, "_show", show)
-
-    return arrange
 
 
 def train(dataset, out: Path, kind: str, **changes):

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from fidec.train import loop, trees
 from fidec.train.config import OnlineConfig
 from fidec.train.policy import Policy
 from fidec.train.run import Preempted
-from fidec.train.session import Session
 
 # Episodes 0, 1, ... of seed 4 have 7, 6, 6, 8, 7, 4, 4, 9, ... steps.
 OFFLINE, ONLINE, SEED = 3, 40, 4
@@ -95,21 +93,6 @@ def good(dataset, tmp_path_factory, compile_cache):
         return made[kind]
 
     return run
-
-
-@pytest.fixture
-def stop_at(monkeypatch):
-    """stop_at(step): a signal reaches this process once, when the run first gets to that step."""
-
-    def arrange(step: int) -> None:
-        def show(self, reached):
-            if reached >= step:
-                monkeypatch.setattr(Session, "_show", lambda self, reached: None)
-                os.kill(os.getpid(), signal.SIGTERM)
-
-        monkeypatch.setattr(Session, "_show", show)
-
-    return arrange
 
 
 def state(run: Path) -> str:

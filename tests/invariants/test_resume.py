@@ -44,21 +44,6 @@ def small_dispatches(monkeypatch):
     monkeypatch.setattr(loop.Pace, "next", lambda self, left: min(left, 7))
 
 
-@pytest.fixture
-def stop_at(monkeypatch):
-    """stop_at(step): a signal reaches this process once, when the run first gets to that step."""
-
-    def arrange(step: int, number: int = signal.SIGTERM) -> None:
-        def show(self, reached):
-            if reached >= step:
-                monkeypatch.setattr(Session, "_show", lambda self, reached: None)
-                os.kill(os.getpid(), number)
-
-        monkeypatch.setattr(Session, "_show", show)
-
-    return arrange
-
-
 def status(out) -> tuple[str, int, str | None]:
     found = json.loads((out / "status.json").read_text())
     return found["state"], found["step"], found["reason"]

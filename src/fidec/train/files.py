@@ -141,18 +141,23 @@ def verify_manifest(directory: str | Path) -> dict[str, Any]:
         path = directory / name
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             raise CheckpointError(f"{directory / MANIFEST} names {name!r}, which lies outside the directory")
-        try:
-            size = path.stat().st_size if path.is_file() else None
-            digest = sha256_file(path) if size == entry["bytes"] else None
-        except OSError as error:
-            raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
-        if size is None:
-            raise CheckpointError(f"{path} is missing")
-        if digest is None:
-            raise CheckpointError(f"{path} has {size} bytes, its manifest says {entry['bytes']}")
-        if digest != entry["sha256"]:
-            raise CheckpointError(f"{path} has SHA-256 {digest}, its manifest says {entry['sha256']}")
+        verify_file(path, entry, "manifest")
     return body["extra"]
+
+
+def verify_file(path: Path, entry: Mapping[str, Any], whose: str) -> None:
+    """Raise `CheckpointError` unless the file has the `bytes` and the `sha256` that its manifest or index has."""
+    try:
+        size = path.stat().st_size if path.is_file() else None
+        digest = sha256_file(path) if size == entry["bytes"] else None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+    if size is None:
+        raise CheckpointError(f"{path} is missing")
+    if digest is None:
+        raise CheckpointError(f"{path} has {size} bytes, its {whose} says {entry['bytes']}")
+    if digest != entry["sha256"]:
+        raise CheckpointError(f"{path} has SHA-256 {digest}, its {whose} says {entry['sha256']}")
 
 
 def _render_manifest(body: dict[str, Any]) -> str:

@@ -23,7 +23,8 @@ import numpy as np
 from fidec import rng
 from fidec.algos import Algorithm
 from fidec.data.feed import Chunk, Feed, batch_of
-from fidec.data.sampling import PLAIN, Sampling
+from fidec.data.replay import Replay
+from fidec.data.sampling import PLAIN, Joined, Mixture, Sampling, Source, draw
 from fidec.errors import NonFiniteError
 from fidec.types import Batch, Metrics, Spec
 
@@ -79,6 +80,42 @@ def make_steps(algorithm: Algorithm, seed: int, sampling: Sampling = PLAIN, *, l
             return record(carry, state, metrics, step)
 
         return jax.lax.fori_loop(first, last, body, carry) if looped else body(first, carry)
+
+    return steps
+
+
+def make_online_steps(
+    algorithm: Algorithm,
+    seed: int,
+    batch_size: int,
+    sampling: Sampling,
+    *,
+    balanced: bool,
+    updates: int,
+    looped: bool,
+) -> Any:
+    """steps(carry, offline, buffer, first, last) -> carry: as `make_steps`, but each batch is drawn inside the loop.
+
+    A step has `updates` updates. The carry is donated. Unless `looped`, they are those of step `first` alone.
+    """
+    batch_key, update_key = rng.stream(seed, "batch"), rng.stream(seed, "update")
+    source = Mixture if balanced else Joined
+
+    @partial(jax.jit, donate_argnums=0)
+    def steps(carry: Carry, offline: Source, buffer: Replay, first: jax.Array, last: jax.Array) -> Carry:
+        def body(number, carry: Carry) -> Carry:
+            step, which = number // updates, number % updates
+            position = (step,) if updates == 1 else (step, which)
+            key = rng.at(batch_key, *position)
+            batch = draw(source(offline, buffer), key, batch_size, sampling)
+            state, metrics = algorithm.update(carry.state, batch, rng.at(update_key, *position))
+            return record(carry, state, metrics, step, updates)
+
+        if looped:
+            return jax.lax.fori_loop(first * updates, last * updates, body, carry)
+        for which in range(updates):
+            carry = body(first * updates + which, carry)
+        return carry
 
     return steps
 

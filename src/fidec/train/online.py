@@ -12,18 +12,16 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
-from fidec import algos, rng
+from fidec import algos
 from fidec.algos import Algorithm
 from fidec.data.dataset import returns_of
 from fidec.data.feed import DeviceFeed, Feed
-from fidec.data.replay import Replay
-from fidec.data.sampling import Joined, Mixture, Sampling, Source, draw
+from fidec.data.sampling import Sampling, Source
 from fidec.envs.lanes import Failure, Lanes, Transition, exploration_seed
 from fidec.errors import ConfigError, EnvError
 from fidec.train import loop
@@ -34,47 +32,6 @@ from fidec.train.explore import has_ended, make_explorer, next_actions, of_episo
 from fidec.train.loop import Carry
 from fidec.train.replay_store import ReplayStore, Rows
 from fidec.types import Spec
-
-# --- compiled --------------------------------------------------------------------------------------------------
-
-
-def make_updates(
-    algorithm: Algorithm,
-    seed: int,
-    batch_size: int,
-    sampling: Sampling,
-    *,
-    balanced: bool,
-    updates: int,
-    looped: bool,
-) -> Any:
-    """steps(carry, offline, buffer, first, last) -> carry: the updates of the steps first, ..., last - 1.
-
-    The carry is donated. Unless `looped`, they are those of step `first` alone.
-    """
-    batch_key, update_key = rng.stream(seed, "batch"), rng.stream(seed, "update")
-    source = Mixture if balanced else Joined
-
-    @partial(jax.jit, donate_argnums=0)
-    def steps(carry: Carry, offline: Source, buffer: Replay, first: jax.Array, last: jax.Array) -> Carry:
-        def body(number, carry: Carry) -> Carry:
-            step, which = number // updates, number % updates
-            position = (step,) if updates == 1 else (step, which)
-            key = rng.at(batch_key, *position)
-            batch = draw(source(offline, buffer), key, batch_size, sampling)
-            state, metrics = algorithm.update(carry.state, batch, rng.at(update_key, *position))
-            return loop.record(carry, state, metrics, step, updates)
-
-        if looped:
-            return jax.lax.fori_loop(first * updates, last * updates, body, carry)
-        for which in range(updates):
-            carry = body(first * updates + which, carry)
-        return carry
-
-    return steps
-
-
-# --- the phase -------------------------------------------------------------------------------------------------
 
 
 class Online:
@@ -115,7 +72,7 @@ class Online:
         self.episodes = 0
         self.owed: list[list[float]] | None = None  # actions of a round whose updates came first, until it is there
         looped = not loop.step_by_step(spec)
-        updates = make_updates(
+        updates = loop.make_online_steps(
             algorithm,
             seed,
             batch_size,

@@ -94,18 +94,8 @@ class ReplayStore:
         """Raise `CheckpointError`, naming the segment, unless each that `index` lists is there and unchanged."""
         first = 0
         for entry in _checked_index(index):
-            path = self.directory / _name(first)  # equal to entry["name"], but not taken from the index
-            try:
-                size = path.stat().st_size if path.is_file() else None
-                digest = disk.sha256_file(path) if size == entry["bytes"] else None
-            except OSError as error:
-                raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
-            if size is None:
-                raise CheckpointError(f"{path} is missing")
-            if digest is None:
-                raise CheckpointError(f"{path} has {size} bytes, its checkpoint says {entry['bytes']}")
-            if digest != entry["sha256"]:
-                raise CheckpointError(f"{path} has SHA-256 {digest}, its checkpoint says {entry['sha256']}")
+            # The name is equal to entry["name"], but not taken from the index.
+            files.verify_file(self.directory / _name(first), entry, "checkpoint")
             first += entry["rows"]
 
     def restore(self, index: Index | None) -> Rows | None:
