@@ -16,11 +16,11 @@ import numpy as np
 
 from benchmarks.update import spread
 from fidec import rng
+from fidec.bench.timing import in_turn, random_batch
 from fidec.data import replay
 from fidec.data.replay import Replay
 from fidec.data.sampling import PLAIN, Drawable, Joined, Sampling, Source, draw
-from fidec.train.replay_store import ReplayStore, Rows
-from fidec.train.timing import in_turn, random_batch
+from fidec.store.replay import ReplayStore, Rows
 from fidec.types import Batch, Spec
 
 Row = dict[str, Any]

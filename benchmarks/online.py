@@ -24,17 +24,17 @@ import numpy as np
 
 from benchmarks.buffer import Measure, Row, buffers, checkpoint, figure, joined
 from fidec import algos
+from fidec.bench.timing import Update, random_batch
 from fidec.cli.output import parse, print_table
 from fidec.data.sampling import PLAIN, Source
 from fidec.envs.lanes import Lanes
 from fidec.envs.make import make
 from fidec.errors import ConfigError
+from fidec.store.replay import ReplayStore
 from fidec.train import loop
 from fidec.train.config import OnlineConfig
 from fidec.train.explore import make_explorer
 from fidec.train.online import Online
-from fidec.train.replay_store import ReplayStore
-from fidec.train.timing import Update, random_batch
 from fidec.types import Spec
 
 

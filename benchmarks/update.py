@@ -17,11 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fidec import algos
+from fidec.bench.timing import Update, in_turn, random_batch
 from fidec.cli.output import parse, print_json, print_table
 from fidec.data.feed import DeviceFeed
 from fidec.data.sampling import PLAIN
 from fidec.train import loop
-from fidec.train.timing import Update, in_turn, random_batch
 from fidec.types import Spec
 
 

@@ -62,12 +62,13 @@ def _audit(args: AuditArgs) -> dict[str, Any]:
     import numpy as np
 
     from fidec import rng
-    from fidec.geometry import audit_report, neighbours
-    from fidec.geometry.audit import measure
-    from fidec.geometry.audit_summary import summarise
-    from fidec.train import files, versions
+    from fidec.audit import figures as audit_report
+    from fidec.audit import neighbours
+    from fidec.audit.measure import measure
+    from fidec.audit.summary import summarise
+    from fidec.console.progress import Progress
+    from fidec.store import files, versions
     from fidec.train.policy import load_policy
-    from fidec.train.progress import Progress
 
     policy = load_policy(args.directory)
     transport = policy.algorithm.transport
@@ -137,8 +138,8 @@ def _with_transport(policy: Policy) -> list[str]:
 def _data(args: AuditArgs) -> OfflineDataset:
     """The named data, or what the run was trained on, checked to be the same."""
     from fidec.data import load_dataset
+    from fidec.store.rundir import RunDirectory
     from fidec.train.config import RunConfig
-    from fidec.train.rundir import RunDirectory
 
     offer = "Name the data to take states from with --data (npz:PATH, ogbench:ID, ...)."
     run, config = None, RunConfig()

@@ -119,7 +119,7 @@ def main(argv: list[str]) -> int:
 
 def _make(argv: list[str]) -> int:
     from fidec.data.cache import data_dir
-    from fidec.data.make import make_dataset
+    from fidec.make import make_dataset
 
     args = parse(MakeArgs, argv, "fidec data make")
     made = make_dataset(
@@ -163,7 +163,7 @@ def _get(argv: list[str]) -> int:
 
 def _list(argv: list[str]) -> int:
     from fidec.data.cache import data_dir, list_cache
-    from fidec.data.make.recipes import RECIPES
+    from fidec.make.recipes import RECIPES
 
     args = parse(ListArgs, argv, "fidec data list")
     files = list_cache(args.data_dir)

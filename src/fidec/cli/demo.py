@@ -9,10 +9,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from fidec.bench.suites import DEMO, DEMO_SCALE
 from fidec.cli.evaluate import print_comparison
 from fidec.cli.output import parse
 from fidec.errors import ConfigError, EnvError
-from fidec.tasks.suites import DEMO, DEMO_SCALE
 
 TASK, OPTIONS = DEMO.tasks[0], DEMO_SCALE.options
 
@@ -38,10 +38,10 @@ class DemoArgs:
 
 def main(argv: list[str]) -> int:
     args = parse(DemoArgs, argv, "fidec demo")
-    from fidec.data.make import make_dataset
+    from fidec.make import make_dataset
     from fidec.report.curves import draw_curves
+    from fidec.store.files import write_json
     from fidec.train.assess import Assessment
-    from fidec.train.files import write_json
 
     begin = time.perf_counter()
 
@@ -72,9 +72,9 @@ def main(argv: list[str]) -> int:
 
 def _train(args: DemoArgs) -> Path:
     """The run directory, trained now, resumed, or there already."""
+    from fidec.store.rundir import RunDirectory
     from fidec.train.config import RunConfig, resolve, resolve_options
     from fidec.train.run import resume, train
-    from fidec.train.rundir import RunDirectory
 
     config = resolve(
         RunConfig(

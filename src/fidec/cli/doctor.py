@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
 def examine() -> dict[str, Any]:
     """Facts by name; `ok` says whether training and evaluating will work (rendering is not needed for it)."""
     from fidec.data.cache import data_dir
-    from fidec.train.versions import environment
+    from fidec.store.versions import environment
 
     env = environment()
     cache = data_dir()

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from fidec.bench.scale import SCALES, Scale
+from fidec.bench.suites import SUITES, Suite
 from fidec.cli import choose
 from fidec.cli.output import parse, print_json, print_table
 from fidec.errors import ConfigError, RunError
-from fidec.tasks.scale import SCALES, Scale
-from fidec.tasks.suites import SUITES, Suite
 
 if TYPE_CHECKING:
-    from fidec.train.suite import Job
+    from fidec.bench.jobs import Job
 
 COMMANDS = {
     "run": "train and evaluate every method of a suite, then print the table",
@@ -149,7 +149,7 @@ def _which(args: WhichArgs) -> tuple[Suite, Scale | None, Path]:
 
 
 def _jobs(args: WhichArgs, data_dir: Path | None = None, sources: tuple[str, ...] = ()) -> list[Job]:
-    from fidec.train.suite import jobs
+    from fidec.bench.jobs import jobs
 
     suite, scale, out = _which(args)
     pairs = {}
@@ -174,7 +174,7 @@ def _jobs(args: WhichArgs, data_dir: Path | None = None, sources: tuple[str, ...
 
 
 def _run(args: RunArgs) -> int:
-    from fidec.cli import suite_run
+    from fidec.bench import run as suite_run
 
     if args.workers < 1:
         raise ConfigError(f"--workers must be at least 1, not {args.workers}")
@@ -188,7 +188,7 @@ def _run(args: RunArgs) -> int:
 
 
 def _table(args: TableArgs) -> int:
-    from fidec.cli import suite_table
+    from fidec.bench import table as suite_table
 
     _, scale, out = _which(args)
     print(suite_table.render(_jobs(args), scale, out, args.format, args.baseline))
@@ -196,8 +196,8 @@ def _table(args: TableArgs) -> int:
 
 
 def _curves(args: CurvesArgs) -> int:
-    from fidec.cli import suite_table
-    from fidec.report.suite_curves import draw_suite
+    from fidec.bench import table as suite_table
+    from fidec.bench.curves import draw_suite
 
     suite, scale, out = _which(args)
     runs = suite_table.finished(_jobs(args))

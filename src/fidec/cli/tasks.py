@@ -12,8 +12,8 @@ import tyro
 
 from fidec import tasks
 from fidec.cli.output import parse, print_json, print_table
-from fidec.data.make.recipes import RECIPES, dataset_name
 from fidec.errors import ConfigError, EnvError
+from fidec.make.recipes import RECIPES, dataset_name
 from fidec.tasks import Task, describe
 
 
@@ -65,7 +65,7 @@ def _filter(suite: str | None) -> Callable[[Task], bool]:
         return lambda task: True
     if suite in ("ogbench", "d4rl"):
         return lambda task: task.suite == suite
-    from fidec.tasks.suites import SUITES
+    from fidec.bench.suites import SUITES
 
     if suite not in SUITES:
         known = ["ogbench", "d4rl", *SUITES]
@@ -78,7 +78,7 @@ def _filter(suite: str | None) -> Callable[[Task], bool]:
 
 def _unlisted(suite: str | None, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A suite's tasks that the paper's tables do not have in its setting."""
-    from fidec.tasks.suites import SUITES
+    from fidec.bench.suites import SUITES
 
     if suite not in SUITES:
         return []

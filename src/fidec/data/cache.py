@@ -13,8 +13,8 @@ from typing import Any
 
 import platformdirs
 
-from fidec.disk import sha256_file, write_whole
 from fidec.errors import DataError
+from fidec.store.disk import sha256_file, write_whole
 
 
 def data_dir(cache_dir: str | Path | None = None) -> Path:

@@ -76,7 +76,7 @@ def find_file(dataset: str, cache_dir: str | Path | None = None) -> Path:
     for folder in folders:
         if (folder / f"{dataset}.npz").is_file():
             return folder / f"{dataset}.npz"
-    from fidec.data.make import RECIPES  # only this message needs the makers
+    from fidec.make import RECIPES  # only this message needs the makers
 
     make = f", or make such data on this machine with `fidec data make {dataset} --rows 100000`"
     raise DataError(

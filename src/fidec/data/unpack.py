@@ -22,8 +22,8 @@ from numpy.lib import format as npy
 
 from fidec.data.cache import read_sidecar, write_sidecar
 from fidec.data.progress import RowProgress
-from fidec.disk import sha256_file, write_whole
 from fidec.errors import DataError
+from fidec.store.disk import sha256_file, write_whole
 
 MAPPED_BYTES = 2**26  # smaller images are simply read
 _STALE_SECONDS = 3600  # a file that is being written changes more often than this

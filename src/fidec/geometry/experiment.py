@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from fidec import disk
 from fidec.errors import ConfigError
 from fidec.geometry import frontier
 from fidec.geometry.lab import Entry, Sizes
 from fidec.ops import fisher
+from fidec.store import disk
 
 FORMS = (0.0003, 0.001, 0.004, 0.015, 0.06)  # budgets of the quadratic forms
 NATS = (0.1, 0.3, 0.8, 1.6, 3.0)
@@ -157,7 +157,7 @@ def _end_with(parent: int) -> None:
 
 def _fit(name: str, seeds: int, sizes: Sizes, out: Path) -> None:
     from fidec.geometry import lab, landscapes
-    from fidec.train.trees import save_tree
+    from fidec.store.trees import save_tree
 
     save_tree(_flows_file(out, name), lab.fit(landscapes.get(name), seeds, sizes))
 
@@ -167,7 +167,7 @@ def load_flows(out: Path, name: str, seeds: int, sizes: Sizes) -> Any:
     import jax
 
     from fidec.geometry import lab, landscapes
-    from fidec.train.trees import load_tree
+    from fidec.store.trees import load_tree
 
     template = jax.eval_shape(lambda: lab.fit_template(landscapes.get(name), seeds, sizes))
     return jax.tree.map(jax.numpy.asarray, load_tree(_flows_file(out, name), template))

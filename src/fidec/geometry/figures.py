@@ -17,9 +17,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, PercentFormatter
 from PIL import Image
 
-from fidec import disk
 from fidec.geometry.frontier import FLOOR, Row
 from fidec.geometry.landscapes import OFF_SUPPORT, Landscape
+from fidec.store import disk
 
 INK, GREY, BLUE, RED = "#222222", "#6f747c", "#0b62a4", "#d1410c"
 SHADES = LinearSegmentedColormap.from_list("muted", ["#fbfaf7", "#e6e0d2", "#d0c4a2", "#b8a56f"])

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fidec.errors import RunError
-from fidec.train.rundir import RunDirectory
+from fidec.store.rundir import RunDirectory
 
 INK, BLUE, ORANGE, GREY, GREEN = "#222222", "#2f6fb0", "#d9822b", "#8a8f98", "#2e8b6f"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from fidec.errors import RunError
 from fidec.report.tex import escape, tabular
-from fidec.train.rundir import RunDirectory
+from fidec.store.rundir import RunDirectory
 
 COLUMNS = ("method", "seed", "evaluations", "success", "low", "high", "n", "ms_per_update", "steps")
 

@@ -10,11 +10,11 @@ from fidec import rng
 from fidec.envs.evaluate import compare
 from fidec.envs.make import find_task
 from fidec.errors import ConfigError
-from fidec.train import files
+from fidec.store import files
+from fidec.store.rundir import RunDirectory
 from fidec.train.config import RunConfig, resolve
 from fidec.train.evaluate import Evaluator, environment
 from fidec.train.policy import Policy, lane_actor, load_policy
-from fidec.train.rundir import RunDirectory
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from fidec.data.feed import free_memory
 from fidec.data.replay import Replay
 from fidec.data.sampling import Sampling, Source, drawn, parts
 from fidec.errors import ConfigError
+from fidec.store.replay import Rows
 from fidec.train.config import OnlineConfig
 from fidec.train.explore import next_actions
-from fidec.train.replay_store import Rows
 from fidec.types import Batch
 
 CAPACITY = 2_000_000  # of the buffer, by FQL's protocol

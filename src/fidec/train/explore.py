@@ -11,7 +11,7 @@ import numpy as np
 from fidec import rng
 from fidec.algos import Algorithm
 from fidec.envs.lanes import Transition
-from fidec.train.replay_store import Rows
+from fidec.store.replay import Rows
 from fidec.types import Batch, Spec
 
 

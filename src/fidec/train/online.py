@@ -3,7 +3,7 @@
 One step is one transition, added to the buffer, and `updates` gradient steps on batches drawn from offline and online
 rows together. With `collect` episode a whole episode comes first and its updates after it. What was collected is
 never more than one round ahead of the updates, and both counts are all that a checkpoint needs: random numbers are
-functions of the seed and the step, the rows are on the disk (`fidec.train.replay_store`), and the running episode is
+functions of the seed and the step, the rows are on the disk (`fidec.store.replay`), and the running episode is
 played again from its seed and its recorded actions.
 """
 
@@ -24,13 +24,13 @@ from fidec.data.feed import DeviceFeed, Feed
 from fidec.data.sampling import Sampling, Source
 from fidec.envs.lanes import Failure, Lanes, Transition, exploration_seed
 from fidec.errors import ConfigError, EnvError
+from fidec.store.replay import ReplayStore, Rows
 from fidec.train import loop
 from fidec.train.buffer import Buffer, check_buffer
 from fidec.train.config import OnlineConfig, RunConfig
 from fidec.train.evaluate import check_fit, environment
 from fidec.train.explore import has_ended, make_explorer, next_actions, of_episode, rows_of
 from fidec.train.loop import Carry
-from fidec.train.replay_store import ReplayStore, Rows
 from fidec.types import Spec
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from fidec import algos, rng
 from fidec.errors import CheckpointError, ConfigError
-from fidec.train import files, trees
+from fidec.store import files, trees
 from fidec.train.config import config_from_json
 from fidec.types import Spec
 

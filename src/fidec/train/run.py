@@ -18,10 +18,10 @@ from fidec.data import OfflineDataset, load_dataset
 from fidec.data.sampling import parts
 from fidec.envs.make import find_task
 from fidec.errors import ConfigError, FidecError, RunError
+from fidec.store.rundir import RunDirectory
 from fidec.train import loop
 from fidec.train.buffer import check_buffer
 from fidec.train.config import OnlineConfig, RunConfig, resolve, resolve_online, task_options
-from fidec.train.rundir import RunDirectory
 from fidec.train.session import Session
 from fidec.types import Spec
 

@@ -12,20 +12,21 @@ from typing import Any
 import numpy as np
 
 from fidec import algos
+from fidec.console.progress import Progress
 from fidec.data import OfflineDataset
 from fidec.data.feed import Feed, HostFeed, free_memory, make_feed
 from fidec.data.sampling import Sampling
 from fidec.errors import EnvError
-from fidec.train import files, loop, versions
-from fidec.train.checkpoint import Checkpoints
+from fidec.store import files, versions
+from fidec.store.checkpoint import Checkpoints
+from fidec.store.logs import RunLog
+from fidec.store.replay import ReplayStore
+from fidec.store.rundir import RunDirectory
+from fidec.train import loop
 from fidec.train.config import RunConfig
 from fidec.train.evaluate import Evaluator
-from fidec.train.loggers import RunLog
 from fidec.train.online import Online, make_online
 from fidec.train.policy import Policy
-from fidec.train.progress import Progress
-from fidec.train.replay_store import ReplayStore
-from fidec.train.rundir import RunDirectory
 
 
 class Interrupted(Exception):

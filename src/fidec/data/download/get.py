@@ -17,8 +17,8 @@ from fidec.data.download.part import Part
 from fidec.data.download.transfer import Patience, Refused, fetch
 from fidec.data.hdf5 import open_hdf5, refuse_links
 from fidec.data.npz import npz_headers, require_keys
-from fidec.disk import fsync_directory, sha256_file
 from fidec.errors import DataError
+from fidec.store.disk import fsync_directory, sha256_file
 
 
 def download(
@@ -147,7 +147,7 @@ def _kept(target: Path, file: Wanted, meter: Meter) -> Path:
 
 
 def _failure(file: Wanted, target: Path, tried: list[str]) -> str:
-    from fidec.data.make import RECIPES
+    from fidec.make import RECIPES
 
     dataset = target.stem.removesuffix("-val")
     lines = [f"{file.name} could not be fetched. Tried:", *tried, "What you can do:"]

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fidec.data.cache import sidecar_path
-from fidec.disk import write_whole
 from fidec.errors import DataError
+from fidec.store.disk import write_whole
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fidec.console.progress import Progress
 from fidec.errors import ConfigError
 from fidec.geometry.theorems import bias, gap, kl, precision
 from fidec.geometry.theorems.bias import score_bias
@@ -16,7 +17,6 @@ from fidec.geometry.theorems.gap import optimality_gap
 from fidec.geometry.theorems.kl import push_forward_kl
 from fidec.geometry.theorems.precision import best_distance
 from fidec.geometry.theorems.result import Result, Tick, draw, formatted, no_tick
-from fidec.train.progress import Progress
 
 __all__ = [
     "CHECKS",

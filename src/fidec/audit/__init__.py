@@ -1,0 +1,1 @@
+"""How far a trained policy has moved from its behaviour model."""

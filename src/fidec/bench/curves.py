@@ -1,0 +1,111 @@
+"""The learning curves of a suite's runs: a panel a task, a line a method."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fidec.bench.scores import Run, check_same_data
+from fidec.report.curves import INK, mark_hand_over
+from fidec.store import files
+
+# Okabe and Ito's colours, which also colour-blind eyes tell apart, but for their yellow, which is faint on white.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+DASHES = ("-", "--")
+COLUMNS = 3  # panels side by side, at most
+
+
+def draw_suite(runs: Sequence[Run], path: str | Path, title: str) -> Path:
+    """Write a PNG of the finished runs' scores over their steps: the mean over seeds, and all of them in a band."""
+    check_same_data(runs)
+    tasks = list(dict.fromkeys(run.job.task for run in runs))
+    labels = list(dict.fromkeys(run.job.variant.label for run in runs))
+    columns = min(len(tasks), COLUMNS)
+    rows = math.ceil(len(tasks) / columns)
+    size = (max(6.0, 4.6 * columns), 3.6 * rows + 1.1)
+    figure = Figure(figsize=size, dpi=130, layout="constrained", facecolor="white")
+    panels = figure.subplots(rows, columns, squeeze=False)
+    for panel, task in zip(panels.flat, tasks, strict=False):
+        _draw_task(panel, [run for run in runs if run.job.task == task], labels)
+        panel.set_title(task, fontsize=9, pad=16 if runs[0].job.plan.online_steps else 6)
+    for panel in panels.flat[len(tasks) :]:
+        panel.set_visible(False)
+    for row in panels:
+        row[0].set_ylabel("score in percent")
+    lines = {line.get_label(): line for panel in panels.flat for line in panel.get_lines()}
+    figure.suptitle(title, color=INK)
+    figure.legend(
+        [lines[label] for label in labels],
+        [_name(label, runs) for label in labels],
+        title=caption(runs),
+        title_fontsize=8,
+        fontsize=9,
+        loc="outside lower center",
+        ncols=5 if columns > 1 else 3,
+        frameon=False,
+    )
+    path = Path(path)
+    with files.writing(path, "the picture"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path)
+    return path
+
+
+def _draw_task(panel: Axes, runs: Sequence[Run], labels: Sequence[str]) -> None:
+    offline = max(run.job.plan.steps for run in runs)
+    seen = []
+    for index, label in enumerate(labels):
+        own = [run for run in runs if run.job.variant.label == label]
+        if not own:
+            continue
+        steps, scores = curve(own, offline)
+        seen.append(scores)
+        colour = COLOURS[index % len(COLOURS)]
+        dash = DASHES[index // len(COLOURS) % len(DASHES)]
+        marker = MARKERS[index % len(MARKERS)]
+        panel.fill_between(steps / 1000, scores.min(0), scores.max(0), color=colour, alpha=0.15, linewidth=0)
+        panel.plot(
+            steps / 1000, scores.mean(0), color=colour, linestyle=dash, marker=marker, markersize=4, label=label
+        )
+    lowest, highest = min(map(np.min, seen)), max(map(np.max, seen))
+    if lowest >= 0 and highest <= 100:  # else these are normalised returns, which may leave this range
+        panel.set_ylim(-4, 104)
+    panel.set_xlabel("thousand steps")
+    panel.set_xlim(left=0)
+    panel.grid(alpha=0.25, linewidth=0.6)
+    panel.spines[["top", "right"]].set_visible(False)
+    if offline and any(run.job.plan.online_steps for run in runs):
+        mark_hand_over(panel, offline / 1000)
+
+
+def curve(runs: Sequence[Run], offline: int) -> tuple[np.ndarray, np.ndarray]:
+    """Steps, and the scores of each run there. What has no offline phase begins at the hand-over of the others.
+
+    So the same place means as many online steps for all methods.
+    """
+    steps = sorted(set.intersection(*(set(run.curve) for run in runs)))
+    plan = runs[0].job.plan
+    begin = offline if plan.online_steps and not plan.steps else 0
+    return np.array(steps) + begin, np.array([[run.curve[step] for step in steps] for run in runs])
+
+
+def _name(label: str, runs: Sequence[Run]) -> str:
+    """A method in the legend; whose curve is shifted says so."""
+    plans = [run.job.plan for run in runs if run.job.variant.label == label]
+    return f"{label} (no offline phase)" if any(plan.online_steps and not plan.steps for plan in plans) else label
+
+
+def caption(runs: Sequence[Run]) -> str:
+    """What lines and bands are."""
+    seeds = sorted({run.job.seed for run in runs})
+    episodes = sorted({run.job.plan.eval_episodes for run in runs})
+    points = f"A point is an evaluation of {' or '.join(map(str, episodes))} episodes."
+    if len(seeds) == 1:
+        return f"Seed {seeds[0]}. {points}"
+    return f"Lines: mean over seeds {', '.join(map(str, seeds))}; bands: from the worst to the best seed. {points}"

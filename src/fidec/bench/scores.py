@@ -1,0 +1,201 @@
+"""The numbers of a suite's table: per task, per category and over all, ours and the paper's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fidec import tasks
+from fidec.bench.jobs import Job
+from fidec.errors import RunError
+from fidec.stats import Estimate, interquartile_mean, probability_of_improvement
+from fidec.store.rundir import RunDirectory
+from fidec.tasks import Reported
+
+Scores = dict[str, dict[str, dict[int, float]]]  # method's label -> task -> seed
+
+
+class Data(NamedTuple):
+    """What a run was trained on."""
+
+    name: str
+    kind: str  # official, regenerated or of unknown origin
+    rows: int
+    sha256: str  # to show: of the file, if that is known, else of the arrays
+
+
+class Run(NamedTuple):
+    """A finished run, scored."""
+
+    job: Job
+    score: float
+    before: float | None  # the score at the hand-over; None of a run that has only one phase
+    curve: dict[int, float]  # the score of every evaluation, by its step
+    data: Data
+    content: str  # SHA-256 of the arrays, which every run has: what "the same data" means
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method on a task, on the tasks of a category, or on all tasks."""
+
+    level: str  # task, category or all
+    category: str
+    task: str  # empty but for level task
+    method: str  # the variant's label
+    mean: float | None = None  # over the tasks of the means over seeds
+    std: float | None = None  # over seeds, of the mean over the tasks; None with a single seed
+    before: float | None = None  # the same before the online phase
+    before_std: float | None = None
+    runs: int = 0
+    tasks: int = 0
+    iqm: Estimate | None = None
+    better: Estimate | None = None  # chance of doing better than the baseline
+    paper: Reported | tuple[Reported, Reported] | None = None  # online before and after
+
+
+def read_run(job: Job) -> Run:
+    """The run of a finished job; its score is the mean of the evaluations that its plan averages."""
+    directory, plan = RunDirectory.open(job.directory, read_only=True), job.plan
+    scores = {row["step"]: row.get("evaluation/score") for row in directory.read_jsonl("eval")}
+    scores = {step: float(score) for step, score in scores.items() if score is not None}
+    missing = [step for step in (*plan.before, *plan.averaged) if step not in scores]
+    if missing:
+        raise RunError(f"{job.directory} has no score at step {missing[0]}: it cannot be in the table")
+    facts = directory.read_environment()["dataset"]
+    info = facts.get("info") or {}
+    regenerated = info.get("regenerated")
+    kind = "of unknown origin" if regenerated is None else "regenerated" if regenerated else "official"
+    name = Path(info["file"]).stem if info.get("file") else facts["source"].partition(":")[2]
+    data = Data(name, kind, facts["transitions"], info.get("file_sha256") or facts["sha256"])
+    before = scores[plan.steps] if plan.before else None
+    return Run(job, float(np.mean([scores[step] for step in plan.averaged])), before, scores, data, facts["sha256"])
+
+
+def check_same_data(runs: Iterable[Run]) -> None:
+    """Methods compare only on the same data."""
+    first: dict[str, Run] = {}
+    for run in runs:
+        other = first.setdefault(run.job.task, run)
+        if other.content != run.content:
+            raise RunError(
+                f"the runs in {other.job.directory} and {run.job.directory} were not trained on the same data: "
+                "they do not compare"
+            )
+
+
+def summarise(jobs: Sequence[Job], runs: Sequence[Run], baseline: str) -> list[Line]:
+    """The lines of the table. Tasks and methods without a run are left out, unless there is no run at all."""
+    check_same_data(runs)
+    shown = [run.job for run in runs] or jobs
+    labels = list(dict.fromkeys(job.variant.label for job in jobs if job.variant in [s.variant for s in shown]))
+    names = [task for task in dict.fromkeys(job.task for job in jobs) if task in {job.task for job in shown}]
+    scores: Scores = {label: {} for label in labels}
+    before: Scores = {label: {} for label in labels}
+    for run in runs:
+        scores[run.job.variant.label].setdefault(run.job.task, {})[run.job.seed] = run.score
+        if run.before is not None:
+            before[run.job.variant.label].setdefault(run.job.task, {})[run.job.seed] = run.before
+    variants = {job.variant.label: job for job in jobs}
+    lines = []
+    groups: dict[str, list[str]] = {}
+    for task in names:
+        groups.setdefault(_category(variants[labels[0]], task), []).append(task)
+    for category, members in groups.items():
+        for label in labels:
+            job = variants[label]
+            for task in members:
+                paper = job.variant.reported(task, job.suite.setting)
+                lines.append(_line("task", category, task, label, [task], scores, before, baseline, paper))
+            paper = _reported(job, category, [task for task in members if task in scores[label]] or members)
+            lines.append(_line("category", category, "", label, members, scores, before, baseline, paper))
+    if len(groups) > 1:
+        for label in labels:
+            paper = _reported(variants[label], "", [task for task in names if task in scores[label]] or names)
+            lines.append(_line("all", "all", "", label, names, scores, before, baseline, paper))
+    return lines
+
+
+def _category(job: Job, task: str) -> str:
+    """The paper's category; the tasks of an ablation are one."""
+    row = tasks.find(task, job.suite.setting)
+    return row.category if row and not job.variant.paper else job.suite.name
+
+
+def _reported(job: Job, category: str, members: list[str]) -> Any:
+    """The paper's number for these tasks: its own for a whole category, else the mean over the same tasks."""
+    count, numbers = tasks.CATEGORIES.get(category, (0, {}))
+    if job.suite.setting == "offline" and count == len(members) and job.variant.method in numbers:
+        return numbers[job.variant.method]
+    found = [job.variant.reported(task, job.suite.setting) for task in members]
+    if None in found:
+        return None
+    if job.suite.setting == "online":
+        return tuple(Reported(float(np.mean([pair[k].mean for pair in found])), None) for k in (0, 1))
+    return Reported(float(np.mean([each.mean for each in found])), None)
+
+
+def _line(
+    level: str,
+    category: str,
+    task: str,
+    label: str,
+    members: list[str],
+    scores: Scores,
+    before: Scores,
+    baseline: str,
+    paper: Any,
+) -> Line:
+    own, earlier = ({name: runs[label][name] for name in members if name in runs[label]} for runs in (scores, before))
+    if not own:
+        return Line(level, category, task, label, paper=paper)
+    other = scores.get(baseline, {})
+    both = [name for name in own if name in other] if label != baseline else []
+    return Line(
+        level,
+        category,
+        task,
+        label,
+        *_mean_and_std(own),
+        *_mean_and_std(earlier),
+        runs=sum(map(len, own.values())),
+        tasks=len(own),
+        iqm=interquartile_mean([list(runs.values()) for runs in own.values()]),
+        better=probability_of_improvement(
+            [list(own[name].values()) for name in both], [list(other[name].values()) for name in both]
+        )
+        if both
+        else None,
+        paper=paper,
+    )
+
+
+def _mean_and_std(runs: dict[str, dict[int, float]]) -> tuple[float | None, float | None]:
+    """Over tasks, of the means over seeds; and over the seeds that all tasks have, of the means over tasks."""
+    if not runs:
+        return None, None
+    seeds = set.intersection(*map(set, runs.values()))
+    by_seed = [float(np.mean([scores[seed] for scores in runs.values()])) for seed in seeds]
+    mean = float(np.mean([np.mean(list(scores.values())) for scores in runs.values()]))
+    return mean, float(np.std(by_seed, ddof=1)) if len(by_seed) > 1 else None
+
+
+def plain(line: Line) -> dict[str, Any]:
+    """A line as one flat row, for CSV and JSON: what is not known is None."""
+    before, after = (
+        line.paper if isinstance(line.paper, tuple) and not isinstance(line.paper, Reported) else (None,) * 2
+    )
+    offline = line.paper if isinstance(line.paper, Reported) else after
+    row = {name: getattr(line, name) for name in ("level", "category", "task", "method", "mean", "std")}
+    row |= {name: getattr(line, name) for name in ("before", "before_std", "runs", "tasks")}
+    for name, estimate in (("iqm", line.iqm), ("better", line.better)):
+        for part in ("value", "low", "high"):
+            value = getattr(estimate, part) if estimate else math.nan
+            row[name if part == "value" else f"{name}_{part}"] = value if math.isfinite(value) else None
+    row |= {"paper": offline.mean if offline else None, "paper_std": offline.std if offline else None}
+    return row | {"paper_before": before.mean if before else None}

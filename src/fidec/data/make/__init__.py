@@ -1,6 +1,0 @@
-"""Data that fidec can make by itself, with the scripted oracles that made OGBench's own."""
-
-from fidec.data.make.dataset import MadeDataset, make_dataset
-from fidec.data.make.recipes import RECIPES, Recipe, dataset_name, find_recipe
-
-__all__ = ["RECIPES", "MadeDataset", "Recipe", "dataset_name", "find_recipe", "make_dataset"]

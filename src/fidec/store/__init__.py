@@ -1,0 +1,1 @@
+"""Storage: files that are whole or absent, hashes, locks, checkpoints, run directories and logs."""

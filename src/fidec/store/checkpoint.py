@@ -1,0 +1,203 @@
+"""Checkpoints that are either whole or not there, and are checked before use.
+
+    checkpoints/
+      00010000/  state.safetensors   every array of the training state
+                 manifest.json       SHA-256 of each file, the step, and what the loop wants to remember
+      .tmp-00020000/    a save in progress      .trash-00005000/   one being removed
+      .old-00010000/    the former holder of a name, while its replacement moves in
+
+A directory gets its final name by one rename after all its files are on the disk, so a crash at any time
+leaves the previous checkpoint, the new one, or both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fidec.errors import CheckpointError, ConfigError, NonFiniteError
+from fidec.store import disk, files, trees
+
+STATE = "state.safetensors"
+
+
+class Restored(NamedTuple):
+    """A checkpoint that passed every check. `state` holds JAX arrays."""
+
+    step: int
+    state: Any
+    extra: dict[str, Any]
+
+
+def _to_stderr(message: str) -> None:
+    print(f"warning: {message}", file=sys.stderr)
+
+
+class Checkpoints:
+    """The checkpoints of one run.
+
+    The one process that holds the run's lock may write; it clears what a crashed save left behind at once.
+    With `read_only` nothing on the disk is touched, so another process may look at a run that is going on.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        keep: int = 2,
+        warn: Callable[[str], None] = _to_stderr,
+        read_only: bool = False,
+    ):
+        if keep < 1:
+            raise ConfigError(f"at least one checkpoint has to be kept, but keep is {keep}")
+        self.directory = Path(directory)
+        self.keep = keep
+        self.warn = warn
+        self.read_only = read_only
+        if not read_only:
+            with files.writing(self.directory, "the directory of the checkpoints"):
+                self.directory.mkdir(parents=True, exist_ok=True)
+            self._clear_leftovers()
+
+    def path(self, step: int) -> Path:
+        return self.directory / f"{step:08d}"
+
+    def steps(self) -> list[int]:
+        """Steps that have a checkpoint, good or damaged, in rising order."""
+        if not self.directory.is_dir():
+            return []
+        names = [entry.name for entry in self.directory.iterdir()]
+        return sorted(int(name) for name in names if re.fullmatch(r"[0-9]{8,}", name))
+
+    def save(self, step: int, state: Any, extra: Mapping[str, Any] | None = None) -> Path:
+        """Store `state` under `step`; older checkpoints beyond `keep` go only after this one is safe.
+
+        Raises `NonFiniteError` naming the leaf if the state holds NaN or infinity, and `RunError` if the disk
+        is full or fails; the earlier checkpoints are untouched by both.
+        """
+        if self.read_only:
+            raise ValueError("these checkpoints were opened for reading only")
+        flat = trees.flatten_tree(state)
+        _check_finite(step, flat)
+        final = self.path(step)
+        temporary, former = self._aside("tmp", final), self._aside("old", final)
+        size = sum(array.nbytes for array in flat.values())
+        with files.writing(final, f"the checkpoint of step {step}, {size / 1e6:.1f} MB"):
+            try:
+                disk.remove(temporary)
+                disk.remove(former)
+                temporary.mkdir()
+                trees.save_flat(temporary / STATE, flat, {"format": "fidec-state-1"})
+                files.write_manifest(temporary, {"step": step, "extra": dict(extra or {})})
+                if final.exists():  # saved before, or damaged and reached again: one rename cannot replace it
+                    os.rename(final, former)
+                os.rename(temporary, final)
+                disk.fsync_directory(self.directory)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    if former.exists() and not final.exists():
+                        os.rename(former, final)
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise
+        self._collect(step)
+        return final
+
+    def latest(self, template: Any, check: Callable[[dict[str, Any]], None] | None = None) -> Restored | None:
+        """The newest checkpoint that is intact, or None if none was ever saved.
+
+        A damaged one is passed over and reported through `warn`; if all are damaged, `CheckpointError`. So does an
+        intact one that does not fit `template` (leaves with shape and dtype, from `jax.eval_shape`): there the
+        configuration changed, not the disk, and an older checkpoint would fit no better. `check` is given `extra` and
+        may raise `CheckpointError` too: the checkpoint then refers to something else that is damaged.
+        """
+        tried: set[int] = set()
+        damaged: list[int] = []
+        while left := [step for step in self.steps() if step not in tried]:
+            step = left[-1]
+            tried.add(step)
+            path = self.path(step)
+            try:
+                record = files.verify_manifest(path)
+                if record.get("step") != step:
+                    raise CheckpointError(f"{path} holds step {record.get('step')}: it was renamed or moved")
+                flat = trees.load_flat(path / STATE)
+                if check is not None:
+                    check(record["extra"])
+            except CheckpointError as error:
+                if path.exists():  # else a running trainer removed it while we read
+                    damaged.append(step)
+                    self.warn(f"the checkpoint of step {step} is damaged and is not used: {error}")
+                continue
+            try:
+                state = trees.unflatten_like(template, flat)
+            except CheckpointError as error:
+                raise CheckpointError(
+                    f"the checkpoint {path} is intact but belongs to another configuration: {error}"
+                ) from error
+            return Restored(step, _on_device(state), record["extra"])
+        if damaged:
+            raise CheckpointError(
+                f"every checkpoint in {self.directory} is damaged (steps {', '.join(map(str, sorted(damaged)))}): "
+                "there is nothing to go on from. Restore one from a copy, or start again with --overwrite."
+            )
+        return None
+
+    def _aside(self, kind: str, final: Path) -> Path:
+        return self.directory / f".{kind}-{final.name}"
+
+    def _clear_leftovers(self) -> None:
+        """Undo or finish what a crash interrupted. A failure only costs space: it never stops a run."""
+        try:
+            for path in sorted(self.directory.glob(".old-*")):
+                final = self.directory / path.name.removeprefix(".old-")
+                if not final.exists():
+                    os.rename(path, final)
+            for kind in ("tmp", "trash", "old"):
+                for path in self.directory.glob(f".{kind}-*"):
+                    disk.remove(path)
+        except OSError as error:
+            self.warn(f"could not clear what an interrupted save left in {self.directory}: {error}")
+
+    def _collect(self, saved: int) -> None:
+        """Keep the newest `keep` up to the one just saved. Later ones were passed over as damaged at resume.
+
+        Each is renamed before it is emptied: a crash half-way never leaves a partial checkpoint with a final
+        name. Trouble here is only reported, because the save itself has succeeded.
+        """
+        kept = [step for step in self.steps() if step <= saved][-self.keep :]
+        for step in self.steps():
+            if step in kept:
+                continue
+            try:
+                trash = self._aside("trash", self.path(step))
+                disk.remove(trash)
+                os.rename(self.path(step), trash)
+            except OSError as error:
+                self.warn(f"the old checkpoint of step {step} could not be removed: {error}")
+        self._clear_leftovers()
+
+
+def _check_finite(step: int, flat: dict[str, np.ndarray]) -> None:
+    for name, array in flat.items():
+        if array.dtype.kind in "biu" or np.isfinite(array).all():
+            continue
+        count = int(np.size(array) - np.isfinite(array).sum())
+        raise NonFiniteError(
+            f"the state of step {step} is not saved: leaf {name!r} holds {count} non-finite "
+            f"number{'s' if count > 1 else ''} of {array.size}. The earlier checkpoints are intact."
+        )
+
+
+def _on_device(state: Any) -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    # A copy: the arrays read from the file share one read-only buffer, and the loop donates its state.
+    return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), state)

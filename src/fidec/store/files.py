@@ -1,0 +1,189 @@
+"""Files that survive: written whole or not at all, and checked before they are used.
+
+A manifest holds the SHA-256 of every file of a directory, because neither safetensors nor orbax notices a
+flipped bit in an array.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from fidec.errors import CheckpointError, RunError
+from fidec.store.disk import sha256_file, write_whole
+
+MANIFEST = "manifest.json"
+MANIFEST_FORMAT = 1
+# --- the disk -----------------------------------------------------------------------------------------------
+
+
+def disk_error(error: OSError, path: Path, what: str) -> RunError:
+    """The error a user can act on when `what` could not be written."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        place = next((p for p in (path, *path.absolute().parents) if p.exists()), Path("/"))
+        free = shutil.disk_usage(place).free
+        return RunError(
+            f"the disk is full: could not write {what} ({path}), {free / 1e6:.1f} MB are free there. "
+            "What was written before is intact. Free some space, then go on with --resume."
+        )
+    reason = error.strerror or str(error)
+    return RunError(
+        f"could not write {what} ({path}): {reason}. What was written before is intact. "
+        "Check the disk and the permissions of the directory, then go on with --resume."
+    )
+
+
+@contextlib.contextmanager
+def writing(path: str | Path, what: str) -> Iterator[None]:
+    """Turn the operating system's errors inside the block into a `RunError` that says what to do.
+
+    Blocks may be nested; the outermost one names what the user was waiting for.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise disk_error(error, Path(path), what) from error
+    except RunError as error:
+        if isinstance(error.__cause__, OSError):
+            raise disk_error(error.__cause__, Path(path), what) from error.__cause__
+        raise
+
+
+def atomic_write(path: str | Path, content: bytes | str) -> None:
+    """`write_whole`, with errors that say what to do."""
+    path, data = Path(path), content.encode() if isinstance(content, str) else content
+    with writing(path, path.name):
+        write_whole(path, lambda file: file.write(data))
+
+
+# --- JSON ---------------------------------------------------------------------------------------------------
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it: NumPy and JAX numbers become Python's, tuples lists, NaN and inf None.
+
+    Narrow floats take their shortest decimal form, so a float32 0.1 is written 0.1 and reads back, as a
+    float32, to the very same bits.
+    """
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float) and not hasattr(value, "dtype"):
+        return value if np.isfinite(value) else None
+    if not hasattr(value, "dtype"):
+        raise TypeError(f"cannot write {type(value).__name__} {value!r} as JSON")
+    array = np.asarray(value)
+    if array.ndim:
+        return [plain(item) for item in array]
+    scalar = array[()]
+    if array.dtype == np.bool_:
+        return bool(scalar)
+    if array.dtype.kind in "iu":
+        return int(scalar)
+    if not np.isfinite(scalar):
+        return None
+    return float(str(scalar)) if array.dtype.kind == "f" else float(scalar)
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    atomic_write(path, json.dumps(plain(value), indent=2) + "\n")
+
+
+def read_json(path: str | Path) -> Any:
+    """Read a JSON file of a run; `RunError` if it is missing or is not JSON."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunError(f"{path} is missing: this is not a complete run directory") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
+
+
+# --- the manifest -------------------------------------------------------------------------------------------
+
+
+def write_manifest(directory: str | Path, extra: Mapping[str, Any] | None = None) -> None:
+    """Record size and SHA-256 of every file under `directory`, and `extra`, in its manifest. Call it last."""
+    directory = Path(directory)
+    files = {}
+    for path in sorted(p for p in directory.rglob("*") if p.is_file()):
+        name = path.relative_to(directory).as_posix()
+        if name != MANIFEST:
+            files[name] = {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
+    body = {"format": MANIFEST_FORMAT, "files": files, "extra": plain(dict(extra or {}))}
+    atomic_write(directory / MANIFEST, _render_manifest(body))
+
+
+def verify_manifest(directory: str | Path) -> dict[str, Any]:
+    """Check every file of the manifest and the manifest itself; return its `extra`.
+
+    Files that the manifest does not name are ignored. Raises `CheckpointError` naming the file.
+    """
+    directory = Path(directory)
+    body = _read_manifest(directory / MANIFEST)
+    for name, entry in body["files"].items():
+        path = directory / name
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise CheckpointError(f"{directory / MANIFEST} names {name!r}, which lies outside the directory")
+        verify_file(path, entry, "manifest")
+    return body["extra"]
+
+
+def verify_file(path: Path, entry: Mapping[str, Any], whose: str) -> None:
+    """Raise `CheckpointError` unless the file has the `bytes` and the `sha256` that its manifest or index has."""
+    try:
+        size = path.stat().st_size if path.is_file() else None
+        digest = sha256_file(path) if size == entry["bytes"] else None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+    if size is None:
+        raise CheckpointError(f"{path} is missing")
+    if digest is None:
+        raise CheckpointError(f"{path} has {size} bytes, its {whose} says {entry['bytes']}")
+    if digest != entry["sha256"]:
+        raise CheckpointError(f"{path} has SHA-256 {digest}, its {whose} says {entry['sha256']}")
+
+
+def _render_manifest(body: dict[str, Any]) -> str:
+    """One canonical text: the digest covers the rest, and any other spelling of it is refused."""
+    digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    return json.dumps({**body, "sha256": digest}, sort_keys=True, indent=1) + "\n"
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        raw = path.read_bytes()
+        body = json.loads(raw)
+        del body["sha256"]
+        intact = raw == _render_manifest(body).encode()
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing") from None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, TypeError, KeyError, RecursionError):
+        intact = False
+        body = {}
+    if not intact:
+        raise CheckpointError(f"{path} is damaged: its content does not match its own SHA-256")
+    if body.get("format") != MANIFEST_FORMAT:
+        raise CheckpointError(
+            f"{path} has format {body.get('format')}, this fidec reads format {MANIFEST_FORMAT}; "
+            "use the version of fidec that wrote it (environment.json of the run names it)"
+        )
+    return body

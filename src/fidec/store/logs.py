@@ -1,0 +1,227 @@
+"""What a run writes down while it goes: JSON lines, one per event, and TensorBoard's copy of the numbers.
+
+`train.jsonl`, `eval.jsonl`, `episodes.jsonl` and `exploration.jsonl` hold nothing that depends on the clock. Each
+checkpoint remembers how long they were; a resumed run cuts them back to that length, so they end up byte for byte
+as if it had never been interrupted. Everything that depends on the clock goes to `time.jsonl`, which is only ever
+appended to and so also shows the work that was lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fidec.errors import RunError
+from fidec.store import disk, files
+
+REPLAYED = ("train", "eval", "episodes", "exploration")
+LAZY = ("exploration",)  # made with its first row: a run without an online phase has none
+
+
+class JsonlLog:
+    """An append-only file of JSON lines. NaN and infinity, which JSON cannot hold, are written as null."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        with files.writing(self.path, self.path.name):
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            self._drop_torn_line()
+
+    def write(self, event: Mapping[str, Any]) -> None:
+        """Append one event. If the disk is full the file keeps its whole lines and `RunError` is raised."""
+        self.write_all([event])
+
+    def write_all(self, events: Iterable[Mapping[str, Any]]) -> None:
+        text = "".join(json.dumps(files.plain(event), allow_nan=False) + "\n" for event in events)
+        data = memoryview(text.encode())
+        before = self.position()
+        with files.writing(self.path, self.path.name):
+            try:
+                while data:
+                    data = data[os.write(self._file, data) :]
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._file, before)
+                raise
+
+    def position(self) -> int:
+        """The length of the file in bytes."""
+        return os.fstat(self._file).st_size
+
+    def sync(self) -> None:
+        with files.writing(self.path, self.path.name):
+            os.fsync(self._file)
+
+    def truncate(self, position: int) -> None:
+        """Cut the file back to a length that `position` once gave."""
+        size = self.position()
+        whole = position == 0 or (position <= size and os.pread(self._file, 1, position - 1) == b"\n")
+        if not whole:
+            raise RunError(
+                f"{self.path} has {size} bytes and no line ends at byte {position}, where the checkpoint "
+                "expects one: the file was changed or lost. Restore it, or start again with --overwrite."
+            )
+        with files.writing(self.path, self.path.name):
+            os.ftruncate(self._file, position)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _drop_torn_line(self) -> None:
+        """A process killed inside a write may leave half a line; appending to it would spoil two."""
+        end = size = self.position()
+        while end:
+            start = max(0, end - 65536)
+            found = os.pread(self._file, end - start, start).rfind(b"\n")
+            if found >= 0:
+                end = start + found + 1
+                break
+            end = start
+        if end < size:
+            os.ftruncate(self._file, end)
+
+
+def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
+    """Every event of a JSON-lines file; an unfinished last line, of a crash or a live run, is left out."""
+    path = Path(path)
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
+    events = []
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            events.append(json.loads(line))
+        except ValueError as error:
+            raise RunError(f"{path}, line {number} is not JSON: {error}; the file was changed or damaged") from error
+    return events
+
+
+class TensorBoardLog:
+    """Scalars as TensorBoard events.
+
+    tensorboardX's usual writer hands events to a thread, and once that thread has died of a full disk the
+    training would wait for it for ever; its synchronous writer raises where the error is.
+    """
+
+    def __init__(self, directory: str | Path, purge_step: int | None = None):
+        from tensorboardX.event_file_writer import EventsWriter
+
+        # The message types are made at import, out of sight of a type checker.
+        event_pb2 = importlib.import_module("tensorboardX.proto.event_pb2")
+        summary_pb2 = importlib.import_module("tensorboardX.proto.summary_pb2")
+        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+        self.directory = Path(directory)
+        with files.writing(self.directory, "TensorBoard's events"):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            # The name has only whole seconds: without the suffix a quick resume would overwrite its past.
+            suffix = f".{time.time_ns() % 10**9:09d}.{os.getpid()}"
+            self._writer = EventsWriter(str(self.directory / "events"), suffix)
+            if purge_step is not None:
+                start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+                self._writer.write_event(self._event(wall_time=time.time(), step=purge_step, session_log=start))
+            self._writer.flush()
+
+    def write(self, step: int, values: Mapping[str, Any]) -> None:
+        """Write those of `values` that are single numbers."""
+        numbers = {tag: files.plain(value) for tag, value in values.items()}
+        scalars = [
+            self._summary.Value(tag=tag, simple_value=float(number))
+            for tag, number in numbers.items()
+            if isinstance(number, int | float)
+        ]
+        if not scalars:
+            return
+        with files.writing(self.directory, "TensorBoard's events"):
+            event = self._event(wall_time=time.time(), step=step, summary=self._summary(value=scalars))
+            self._writer.write_event(event)
+            self._writer.flush()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # what could not be flushed was reported when it was written
+            self._writer.close()
+
+
+class RunLog:
+    """All logs of a run. Only `time` may be given values that depend on the clock."""
+
+    def __init__(self, directory: str | Path, tensorboard: bool = True):
+        self.directory = Path(directory)
+        self._logs: dict[str, JsonlLog] = {}
+        for name in (*REPLAYED, "time"):
+            if name not in LAZY or self._path(name).exists():
+                self._open(name)
+        self._use_tensorboard = tensorboard
+        self._tensorboard: TensorBoardLog | None = None
+        self._purge_step: int | None = None
+
+    def train(self, step: int, metrics: Mapping[str, Any]) -> None:
+        self._logs["train"].write({"step": step, **metrics})
+        self._scalars(step, metrics)
+
+    def evaluation(self, step: int, summary: Mapping[str, Any], episodes: Iterable[Mapping[str, Any]]) -> None:
+        """One row per episode, then the summary: a summary on the disk always has its episodes."""
+        self._logs["episodes"].write_all({"step": step, **episode} for episode in episodes)
+        self._logs["eval"].write({"step": step, **summary})
+        self._scalars(step, summary)
+
+    def exploration(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """One row for each episode of the online phase. Their means go to `train`, and so to TensorBoard."""
+        rows = list(rows)
+        if rows:
+            self._open("exploration").write_all(rows)
+
+    def time(self, step: int, values: Mapping[str, Any]) -> None:
+        self._logs["time"].write({"step": step, **values})
+        self._scalars(step, values)
+
+    def positions(self) -> dict[str, int]:
+        """Lengths to store in a checkpoint. The files are on the disk up to there when this returns."""
+        for log in self._logs.values():
+            log.sync()
+        return {name: self._logs[name].position() for name in REPLAYED if name in self._logs}
+
+    def resume(self, positions: Mapping[str, int] | None, step: int = 0) -> None:
+        """Forget what was logged after the checkpoint of `step`; None if the run starts from nothing.
+
+        A log that has no position was not there when the checkpoint was made. TensorBoard is told to hide what it
+        has of later steps.
+        """
+        for name in REPLAYED:
+            position = int((positions or {}).get(name, 0))
+            if position or name in self._logs:
+                self._open(name).truncate(position)
+        self._purge_step = step + 1 if positions else 0
+
+    def close(self) -> None:
+        for log in self._logs.values():
+            log.close()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+
+    def _path(self, name: str) -> Path:
+        return self.directory / f"{name}.jsonl"
+
+    def _open(self, name: str) -> JsonlLog:
+        if name not in self._logs:
+            self._logs[name] = JsonlLog(self._path(name))
+            with files.writing(self._path(name), f"{name}.jsonl"):
+                disk.fsync_directory(self.directory)  # a checkpoint may count on a file that was made just before
+        return self._logs[name]
+
+    def _scalars(self, step: int, values: Mapping[str, Any]) -> None:
+        if not self._use_tensorboard:
+            return
+        if self._tensorboard is None:
+            self._tensorboard = TensorBoardLog(self.directory / "tb", self._purge_step)
+        self._tensorboard.write(step, values)

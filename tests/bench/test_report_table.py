@@ -1,0 +1,384 @@
+"""The table of a suite against numbers worked out by hand, in its four formats. The runs are written, not trained."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import re
+
+import pytest
+
+from fidec import tasks
+from fidec.bench import table as suite_table
+from fidec.bench.cost import duration, estimates
+from fidec.bench.jobs import jobs
+from fidec.bench.scale import SMALL
+from fidec.bench.suites import SUITES
+from fidec.errors import ConfigError, RunError
+from fidec.report.tex import escape
+from fidec.store.rundir import RunDirectory
+from fidec.train.config import RunConfig, resolve
+
+CUBE = [f"cube-single-play-singletask-task{k}-v0" for k in (1, 2)]
+SCENE = "scene-play-singletask-task1-v0"
+# Scores of the four evaluations by (task, method, seed); the last three are averaged.
+SCORES = {
+    (CUBE[0], "fql", 0): (90, 10, 20, 30),  # 20
+    (CUBE[0], "fql", 1): (90, 30, 40, 50),  # 40
+    (CUBE[1], "fql", 0): (0, 60, 60, 60),  # 60
+    (CUBE[1], "fql", 1): (0, 80, 80, 80),  # 80
+    (CUBE[0], "fidec:paper", 0): (0, 40, 40, 40),  # 40, a tie with one, more than the other
+    (CUBE[0], "fidec:paper", 1): (0, 50, 50, 50),
+    (CUBE[1], "fidec:paper", 0): (0, 90, 90, 90),
+    (CUBE[1], "fidec:paper", 1): (0, 70, 70, 70),  # between the two
+    (SCENE, "fql", 0): (0, 5, 5, 5),
+}
+SHA = "ab" * 32
+
+
+def write_run(job, scores, sha256=SHA, file_sha256=SHA, regenerated=True, **changes):
+    with RunDirectory.create(job.directory) as directory:
+        plan = job.plan
+        config = RunConfig(
+            task=job.task,
+            algo=job.variant.method,
+            preset=job.variant.preset,
+            seed=job.seed,
+            steps=plan.steps,
+            online_steps=plan.online_steps,
+            batch_size=plan.batch_size,
+            eval_interval=plan.eval_interval,
+            eval_episodes=plan.eval_episodes,
+            data=job.data(),
+            options=job.options(),
+        )
+        directory.write_config({**resolve(config).to_json(), **changes})
+        info = {"file": "data/some-play-v0.npz", "regenerated": regenerated, "file_sha256": file_sha256}
+        facts = {"source": f"ogbench:{job.task}", "transitions": 100_000, "sha256": sha256, "info": info}
+        directory.write_environment({"dataset": facts})
+        rows = [{"step": step, "evaluation/score": s} for step, s in zip(plan.evaluations, scores, strict=True)]
+        (directory.path / "eval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        rates = [(500, 100.0)] * bool(plan.steps) + [(plan.total, 20.0)] * bool(plan.online_steps)
+        times = [{"step": 1, "time/compile": 10.0}, {"step": 2_500, "time/evaluation": 5.0}]
+        times += [{"step": step, "time/steps_per_second": rate} for step, rate in rates]
+        (directory.path / "time.jsonl").write_text("".join(json.dumps(row) + "\n" for row in times))
+        directory.write_status("done", plan.total)
+
+
+def jobs_in(out, seeds=(0, 1)):
+    words = ("bc", "fql", "fidec:paper")
+    return jobs(SUITES["paper"], out=out, data_dir=None, scale=SMALL, words=words, seeds=seeds)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    made = jobs_in(tmp_path)
+    for job in made:
+        scores = SCORES.get((job.task, job.variant.label, job.seed))
+        if scores is not None:
+            write_run(job, scores)
+    return made
+
+
+def render(runs, form, baseline=""):
+    return suite_table.render(runs, SMALL, runs[0].directory, form, baseline)
+
+
+def lines_of(runs):
+    found = json.loads(render(runs, "json"))["lines"]
+    return {(line["task"] or line["level"], line["category"], line["method"]): line for line in found}
+
+
+def test_numbers_by_hand(runs):
+    lines = lines_of(runs)
+    cube, scene = tasks.CATEGORY_OF[CUBE[0]], tasks.CATEGORY_OF[SCENE]
+    line = lines[CUBE[0], cube, "fql"]
+    assert (line["mean"], line["runs"], line["paper"]) == (30, 2, tasks.find(CUBE[0]).paper["fql"].mean)
+    assert line["std"] == pytest.approx(10 * 2**0.5)  # of 20 and 40
+    total = lines["category", cube, "fql"]
+    assert (total["mean"], total["tasks"], total["runs"]) == (50, 2, 4)
+    assert total["std"] == pytest.approx(10 * 2**0.5)  # of the seeds' means, 40 and 60
+    assert total["iqm"] == 50  # 20 and 80 are cut
+    assert total["iqm_low"] < 50 < total["iqm_high"]
+    paper = [tasks.find(task).paper["fql"].mean for task in CUBE]
+    assert total["paper"] == sum(paper) / 2  # of the same two tasks, not of the category's five
+    better = lines["category", cube, "fidec:paper"]["better"]
+    assert better == ((0.5 + 1 + 1 + 1) / 4 + (1 + 1 + 1 + 0) / 4) / 2
+    assert lines["category", cube, "fql"]["better"] is None  # the baseline
+    assert (lines[SCENE, scene, "fql"]["std"], lines["category", scene, "fql"]["iqm_low"]) == (None, None)
+    assert lines["all", "all", "fql"]["tasks"] == 3
+    assert lines["all", "all", "fidec:paper"]["tasks"] == 2
+    assert not any(method == "bc" for _, _, method in lines)  # it has no run
+
+
+def test_markdown_reads_well(runs):
+    text = render(runs, "md")
+    caption = text.splitlines()[0]
+    for words in ("scale small", "Reduced scale", "regenerated", "seeds 0, 1", "10,000 steps", "3 of the suite's 73"):
+        assert words in caption
+    assert "D4RL" not in caption
+    assert f"| {CUBE[0]} | 30.0 ± 14.1 (97 ± 2) |" in text
+    assert "| mean of 2 tasks | 50.0 ± 14.1 (97) |" in text
+    assert "| P(better than fql) | – | 0.81 [" in text
+    assert "[2 of 3 tasks]" in text.partition("### All tasks")[2]
+    assert "| some-play-v0 | regenerated | 100,000 | abababababab |" in text
+    widths = [len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines() if line.startswith("|")]
+    tables = [block.count("\n") for block in text.split("### ")[1:]]
+    assert len(tables) == 4  # two categories, all, the data
+    assert set(widths) == {4, 5}
+
+
+def test_scores_on_restored_rules_say_so(tmp_path):
+    (job,) = jobs(
+        SUITES["d4rl-adroit"], out=tmp_path, data_dir=None, words=("bc",), patterns=("door-human-v1",), scale=SMALL
+    )
+    write_run(job, (0, 1, 2, 3))
+    assert "D4RL rules restored on MuJoCo" in suite_table.render([job], SMALL, tmp_path, "md")
+
+
+def test_csv_has_one_row_for_each_line_with_the_data(runs):
+    rows = list(csv.DictReader(io.StringIO(render(runs, "csv"))))
+    (row,) = [r for r in rows if (r["task"], r["method"]) == (CUBE[1], "fidec:paper")]
+    assert (float(row["mean"]), row["runs"], row["data"], row["transitions"]) == (80, "2", "regenerated", "100000")
+    assert row["sha256"] == SHA[:12]
+    assert {r["level"] for r in rows} == {"task", "category", "all"}
+
+
+def test_tex_is_escaped_and_balanced(runs):
+    text = render(runs, "tex")
+    assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 4
+    assert text.count(r"\toprule") == text.count(r"\midrule") == text.count(r"\bottomrule") == 4
+    assert r"30.0 $\pm$ 14.1 (97 $\pm$ 2)" in text
+    assert "95 \\%" in text
+    assert not re.search(r"(?<!\\)%", text)
+    assert not re.search("[±–→]", text)
+    for table in text.split(r"\toprule")[1:]:
+        body = table.partition(r"\bottomrule")[0]
+        assert len({line.count(" & ") for line in body.splitlines() if line.endswith(r"\\")}) == 1
+    assert escape(r"50 % of a_b & {c} \ ~^ #$") == (
+        r"50 \% of a\_b \& \{c\} \textbackslash{} \textasciitilde{}\textasciicircum{} \#\$"
+    )
+
+
+def test_json_names_every_run(runs):
+    content = json.loads(render(runs, "json"))
+    assert len(content["runs"]) == len(SCORES)
+    assert content["scale"] == "small"
+    assert {run["score"] for run in content["runs"]} == {20, 40, 60, 80, 50, 90, 70, 5}
+
+
+def test_runs_on_other_data_do_not_compare(tmp_path):
+    made = jobs_in(tmp_path, seeds=(0,))
+    one, two = [job for job in made if job.task == SCENE][:2]
+    write_run(one, (0, 1, 2, 3))
+    write_run(two, (0, 1, 2, 3), sha256="cd" * 32)
+    with pytest.raises(RunError, match="not trained on the same data"):
+        render(made, "md")
+
+
+def test_the_same_data_is_so_by_its_content(tmp_path):
+    """One run knows the hash of its file, the other does not."""
+    made = jobs_in(tmp_path, seeds=(0,))
+    one, two = [job for job in made if job.task == SCENE][:2]
+    write_run(one, (0, 1, 2, 3), sha256="cd" * 32, file_sha256=None)
+    write_run(two, (0, 1, 2, 3), sha256="cd" * 32)
+    assert "| some-play-v0 | regenerated | 100,000 | abababababab |" in render(made, "md")
+
+
+def caption_of(tmp_path, steps=0, scale=None, regenerated: bool | None = True):
+    (job,) = jobs(
+        SUITES["paper"], out=tmp_path, data_dir=None, words=("fql",), patterns=(SCENE,), steps=steps, scale=scale
+    )
+    write_run(job, [1] * (job.plan.steps // job.plan.eval_interval), regenerated=regenerated)
+    return suite_table.render([job], scale, tmp_path, "md").splitlines()[0]
+
+
+def test_the_caption_calls_published_only_what_is(tmp_path):
+    assert "The published protocol." in caption_of(tmp_path / "full")
+    short = caption_of(tmp_path / "short", steps=1_000)
+    assert "Shortened: 1,000 steps, not the published protocol" in short
+    assert "The published protocol." not in short
+    assert "Another length: 2,000,000 steps" in caption_of(tmp_path / "long", steps=2_000_000)
+    assert "10,000 steps" in caption_of(tmp_path / "small", scale=SMALL)
+    both = caption_of(tmp_path / "both", steps=1_000, scale=SMALL)
+    assert "3 layers of 128, steps of 128 transitions" in both
+    assert "1,000 steps." in both
+    assert "10,000" not in both
+
+
+def test_data_of_unknown_origin_may_be_the_official_one(tmp_path):
+    assert "Data regenerated, not the official files." in caption_of(tmp_path / "made")
+    assert "Data of unknown origin." in caption_of(tmp_path / "unknown", regenerated=None)
+
+
+def test_a_finished_run_on_other_data_is_not_the_one_that_is_asked_for(tmp_path):
+    job = next(job for job in jobs_in(tmp_path, seeds=(0,)) if job.task == SCENE)
+    write_run(job, (0, 1, 2, 3), data="npz:/elsewhere/scene.npz")
+    with pytest.raises(ConfigError, match=r"data npz:/elsewhere/scene.npz, not ogbench:scene-play"):
+        job.state()
+    assert job.state(any_data=True) == "done"  # for the table, which names the data
+    assert dataclasses.replace(job, source="npz:/elsewhere/scene.npz").state() == "done"
+
+
+def test_a_run_of_other_settings_or_without_a_score_is_left_out_and_named(tmp_path, capsys):
+    made = jobs_in(tmp_path, seeds=(0,))
+    one, two, three = [job for job in made if job.task == SCENE]
+    write_run(one, (0, 1, 2, 3))
+    write_run(two, (0, 1, 2, 3), batch_size=64)
+    write_run(three, (0, 1, None, 3))
+    text = render(made, "md")
+    assert [line for line in text.splitlines() if line.startswith("| task")] == ["| task | bc |"]
+    err = capsys.readouterr().err
+    assert "batch_size 64, not 128" in err
+    assert "no score at step 7500" in err
+
+
+def test_a_baseline_that_is_not_there(runs):
+    with pytest.raises(ConfigError, match="--baseline iql: the table has bc, fql, fidec:paper"):
+        render(runs, "md", "iql")
+    assert "P(better than fidec:paper)" in render(runs, "md", "fidec:paper")
+
+
+def test_without_a_run_the_papers_numbers_stand_alone(tmp_path):
+    suite = SUITES["ablation-t-eps"]
+    text = suite_table.render(jobs(suite, out=tmp_path, data_dir=None), None, tmp_path, "md")
+    assert "No run of ours is finished yet" in text
+    assert "| – (43 ± 8) | – (54 ± 11) |" in text
+    assert "| mean | – (36.6) |" in text
+    online = suite_table.render(jobs(SUITES["paper-online"], out=tmp_path, data_dir=None), None, tmp_path, "md")
+    assert "82 ± 4 → 99 ± 2" in online
+
+
+def test_costs_come_from_finished_runs_alone(runs):
+    fql = [job for job in runs if job.variant.label == "fql"]
+    done = [job for job in fql if job.state() == "done"]
+    todo = next(job for job in fql if job.task == SCENE and job.seed == 1)
+    ant = next(job for job in fql if job.task.startswith("antmaze-giant") and job.seed == 1)
+    bc = next(job for job in runs if job.variant.label == "bc")
+    found = estimates([todo, ant, bc], done)
+    assert found[todo].seconds(todo.plan) == 10 + 10_000 / 100 + 4 * 5
+    assert found[todo].source == "1 finished on this task"
+    # Elsewhere an evaluation takes as much longer as the episodes are.
+    longer = tasks.find(ant.task).horizon / tasks.find(CUBE[0]).horizon
+    assert found[ant].evaluation == pytest.approx(5 * longer)
+    assert found[ant].source == "5 finished on other tasks"
+    assert found[bc] is None
+    assert (duration(61), duration(600), duration(36_000)) == ("61 s", "10 min", "10.0 h")
+
+
+# --- offline to online ----------------------------------------------------------------------------------------------
+
+ONLINE = ["scene-play-singletask-v0", "puzzle-4x4-play-singletask-v0"]
+# Eight evaluations, the fourth at the hand-over; RLPD has only the four of the online phase.
+ONLINE_SCORES = {
+    (ONLINE[0], "fql", 0): (0, 1, 2, 10, 5, 6, 7, 50),
+    (ONLINE[0], "fql", 1): (0, 1, 2, 20, 5, 6, 7, 70),
+    (ONLINE[1], "fql", 0): (0, 0, 0, 30, 0, 0, 0, 80),
+    (ONLINE[1], "fql", 1): (0, 0, 0, 50, 0, 0, 0, 80),
+    (ONLINE[0], "rlpd", 0): (3, 4, 5, 60),
+    (ONLINE[0], "rlpd", 1): (3, 4, 5, 70),
+}
+
+
+@pytest.fixture
+def online(tmp_path):
+    made = jobs(SUITES["paper-online"], out=tmp_path, data_dir=None, scale=SMALL, words=("fql", "rlpd"), seeds=(0, 1))
+    for job in made:
+        scores = ONLINE_SCORES.get((job.task, job.variant.label, job.seed))
+        if scores is not None:
+            write_run(job, scores)
+    return made
+
+
+def test_online_the_score_is_that_before_and_after(online):
+    found = json.loads(render(online, "json"))
+    lines = {(line["task"] or line["level"], line["method"]): line for line in found["lines"]}
+    scene, total = lines[ONLINE[0], "fql"], lines["all", "fql"]
+    assert (scene["before"], scene["mean"]) == (15, 60)
+    assert scene["before_std"] == pytest.approx(50**0.5)
+    assert (total["before"], total["mean"]) == ((15 + 40) / 2, (60 + 80) / 2)
+    assert total["before_std"] == pytest.approx(7.5 * 2**0.5)  # of the seeds' means, 20 and 35
+    rlpd = lines[ONLINE[0], "rlpd"]
+    assert (rlpd["before"], rlpd["before_std"], rlpd["mean"]) == (None, None, 65)
+    assert rlpd["better"] == (1 + 0.5 + 1 + 0) / 4  # after the online phase: 60 and 70 against 50 and 70
+    assert {(run["method"], run["before"]) for run in found["runs"]} >= {("fql", 10), ("rlpd", None)}
+
+
+def test_the_online_table_is_in_the_papers_form(online):
+    text = render(online, "md")
+    assert "| 15.0 ± 7.1 → 60.0 ± 14.1 (82 ± 11 → 100 ± 1) | 65.0 ± 7.1 (0 ± 0 → 100 ± 0) |" in text
+    caption = text.splitlines()[0]
+    for words in (
+        "10,000 offline + 10,000 online steps, rlpd without an offline phase",
+        "Score: as published, single evaluations, at the hand-over (before) and at the end (after), of 12 episodes",
+        "before → after the online phase, mean ± std over seeds",
+        "3 layers of 128, steps of 128 transitions",
+    ):
+        assert words in caption
+    rows = list(csv.DictReader(io.StringIO(render(online, "csv"))))
+    (row,) = [r for r in rows if (r["task"], r["method"]) == (ONLINE[1], "fql")]
+    assert (row["before"], row["mean"]) == ("40.0", "80.0")
+    assert r"15.0 $\pm$ 7.1 $\to$ 60.0 $\pm$ 14.1" in render(online, "tex")
+
+
+def test_published_lengths_of_both_phases(tmp_path):
+    def caption(out, **steps):
+        (job,) = jobs(
+            SUITES["paper-online"], out=tmp_path / out, data_dir=None, words=("rlpd",), patterns=("scene*",), **steps
+        )
+        write_run(job, [1] * len(job.plan.evaluations))
+        return suite_table.render([job], None, tmp_path, "md").splitlines()[0]
+
+    assert "The published protocol." in caption("full")
+    assert "Shortened: 2,000 online steps, not the published protocol" in caption("short", online_steps=2_000)
+
+
+def test_a_run_without_its_evaluation_at_the_hand_over_is_left_out(tmp_path, capsys):
+    made = jobs(SUITES["paper-online"], out=tmp_path, data_dir=None, scale=SMALL, words=("fql", "rlpd"))
+    fql, rlpd = [job for job in made if job.task == ONLINE[0]]
+    write_run(fql, (0, 1, 2, None, 4, 5, 6, 7))
+    write_run(rlpd, (0, 1, 2, 3))
+    assert [line for line in render(made, "md").splitlines() if line.startswith("| task")] == ["| task | rlpd |"]
+    assert "no score at step 10000" in capsys.readouterr().err
+
+
+def test_an_online_run_of_another_length_or_protocol_is_not_the_one_that_is_asked_for(tmp_path):
+    (job,) = jobs(
+        SUITES["paper-online"], out=tmp_path, data_dir=None, scale=SMALL, words=("fql",), patterns=("scene*",)
+    )
+    write_run(job, [1] * 8)
+    assert job.state() == "done"
+    longer = dataclasses.replace(job.plan, online_steps=20_000)
+    with pytest.raises(ConfigError, match="online_steps 10000, not 20000"):
+        dataclasses.replace(job, plan=longer).state()
+    config = RunDirectory.open(job.directory, read_only=True).read_config()
+    config["online"]["updates"] = 4
+    job.directory.joinpath("config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match=r"online.updates 4, not 1"):
+        job.state()
+
+
+def test_an_online_step_costs_what_the_log_says(online):
+    done = [job for job in online if job.state() == "done"]
+    todo = {job.variant.label: job for job in online if job.task.startswith("cube-double") and job.seed == 0}
+    found = estimates([*todo.values()], done)
+    longer = tasks.find(todo["fql"].task).horizon / tasks.find(ONLINE[0]).horizon
+    fql, rlpd = todo["fql"], todo["rlpd"]
+    assert (found[fql].update, found[fql].online) == (0.01, 0.05)
+    assert found[rlpd].update == 0.0  # it has none offline
+    assert found[rlpd].seconds(rlpd.plan) == pytest.approx(10 + 10_000 * 0.05 + 4 * 5 * longer)
+    both = 2 * 10 + 10_000 * (0.01 + 0.05)  # each phase is compiled
+    assert found[fql].seconds(fql.plan) == pytest.approx(both + 8 * found[fql].evaluation)
+
+
+def test_the_online_demo_has_no_numbers_of_the_paper_to_speak_of(tmp_path):
+    scale = SUITES["demo-online"].scale
+    made = jobs(SUITES["demo-online"], out=tmp_path, data_dir=None)
+    for job in made:
+        write_run(job, [25] * len(job.plan.evaluations))
+    text = suite_table.render(made, scale, tmp_path, "md")
+    assert "| 25.0 → 25.0 | 25.0 | 25.0 → 25.0 | 25.0 → 25.0 | 25.0 → 25.0 |" in text
+    assert "paper's" not in text.splitlines()[0]
+    assert text.startswith("**Suite demo-online.** Reduced scale (100,000 rows")

@@ -1,0 +1,396 @@
+"""The command line in this process: good input, bad input, and what a user reads."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from fidec import algos
+from fidec.algos.base import COMMON_LOGS
+from fidec.cli import COMMANDS
+from fidec.cli.algos import meanings
+from fidec.cli.data import COMMANDS as DATA_COMMANDS
+from helpers.runs import fingerprint, random_columns, read_rows
+
+TINY = ("--algo", "tiny", "--batch-size", 8, "--log-interval", 20, "--checkpoint-interval", 20, "--eval-envs", 1)
+
+
+@pytest.fixture
+def run(cli, tiny, npz, compile_cache, tmp_path):
+    """A finished run of 60 steps without an environment."""
+    out = tmp_path / "run"
+    code, _, err = cli("train", "--data", f"npz:{npz}", *TINY, "--steps", 60, "--out", out)
+    assert code == 0, err
+    return out
+
+
+def check_error(found, code: int, *words: str) -> None:
+    """A complaint on stderr, nothing on stdout, no traceback."""
+    assert found[0] == code, found
+    assert found[1] == ""
+    assert "Traceback" not in found[2]
+    for word in words:
+        assert word in found[2], found[2]
+
+
+# --- help and lists -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command", ["", *COMMANDS, *(f"data {name}" for name in DATA_COMMANDS), "train --algo deflow"]
+)
+def test_help_everywhere(cli, command):
+    code, out, err = cli(*command.split(), "--help")
+    assert code == 0
+    assert "usage: fidec" in out.lower()
+    assert err == ""
+
+
+def test_help_names_options_with_their_meaning(cli):
+    _, out, _ = cli("train", "--help")
+    assert all(word in out for word in ("--task", "--algo.hidden", "--algo.budget", "Gradient steps", "--overwrite"))
+    assert "metric" not in cli("train", "--algo", "deflow", "--help")[1].replace("metrics", "")
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ((), ("usage: fidec",)),
+        (("trian",), ("Did you mean `fidec train`?",)),
+        (("data", "sow"), ("Did you mean `fidec data show`?",)),
+        (("xyz",), ("no command 'xyz'", "Commands: demo, train")),
+    ],
+)
+def test_wrong_commands(cli, argv, words):
+    code, out, err = cli(*argv)
+    assert code == 2
+    assert all(word in out + err for word in words)
+
+
+def test_algos_lists_every_method(cli, tiny):
+    rows = dict(line.split(maxsplit=1) for line in cli("algos")[1].splitlines()[1:])
+    assert rows == {name: algos.get(name).summary for name in algos.names()}
+    assert "tiny" in rows
+    assert json.loads(cli("algos", "--json")[1])[0].keys() == {"name", "summary", "presets"}
+    check_error(cli("algos", "fidek"), 2, "did you mean fidec")
+
+
+@pytest.mark.parametrize("name", algos.names())
+def test_algos_shows_the_essence_of_a_method(cli, name):
+    method, shown = algos.get(name), json.loads(cli("algos", name, "--json")[1])
+    assert shown["docstring"]
+    assert set(shown["options"]) == {"recommended", *method.presets}
+    assert shown["options"]["recommended"].keys() == shown["meanings"].keys()
+    assert all(shown["meanings"].values()), "an option without a meaning"
+    assert shown["logs"] == dict(method.logs)
+    assert shown["common_logs"] == COMMON_LOGS
+    assert shown["command"].endswith(f" --algo {name}")
+    text = cli("algos", name)[1]
+    parts = (shown["summary"], shown["command"], shown["page"], *shown["meanings"].values(), *method.logs.values())
+    words = " ".join(text.split())
+    assert all(" ".join(part.split()) in words for part in (*parts, *COMMON_LOGS.values(), *shown["meanings"]))
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+@pytest.mark.parametrize("name", ["fidec", "ifql"])
+def test_algos_wraps_to_the_terminal(cli, monkeypatch, name, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = cli("algos", name)[1].splitlines()
+    assert max(map(len, lines)) <= width
+    assert any(len(line) > 0.8 * min(width, 118) for line in lines)  # 118: the width of the code
+    equation = "D(delta; s, a_0) = c delta^T F delta," if name == "fidec" else "value   E |tau - 1(u < 0)| u^2,"
+    assert any(line.startswith(f"    {equation}") for line in lines)  # laid out as in the code
+    beneath = any(line.startswith("    Widths of the hidden layers") for line in lines)
+    assert beneath == (name == "fidec" and width < 110)  # three presets leave no room for the meaning beside them
+
+
+def test_algos_needs_neither_docstrings_nor_logs(cli, tiny, monkeypatch):
+    shown = json.loads(cli("algos", "tiny", "--json")[1])
+    assert shown["meanings"] == {
+        "learning_rate": "Step size.",
+        "jitter": "Standard deviation of the noise on the parameters.",
+    }
+    assert shown["page"] is None
+    assert "docs/methods" not in cli("algos", "tiny")[1]
+
+    config = dataclasses.make_dataclass("Bare", [("rate", float, 0.5)], namespace={"__module__": "nowhere"})
+    bare = algos.Method("bare", "nothing but a name", config, functools.partial(lambda config, spec: None))
+    monkeypatch.setattr(algos, "get", {"bare": bare}.get)
+    code, out, _ = cli("algos", "bare")
+    assert code == 0
+    assert "rate    0.5" in out
+    assert "loss " in out
+    assert json.loads(cli("algos", "bare", "--json")[1])["meanings"] == {"rate": ""}
+
+
+@dataclasses.dataclass(frozen=True)
+class Parent:
+    first: int = 1
+    """The first,
+    on two lines."""
+    second: int = 2
+    """The second."""
+    third: int = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Child(Parent):
+    first: int = 4
+    second: int = 5
+    """Another second."""
+    fourth: int = 6
+    """The fourth."""
+
+
+def test_the_meaning_of_an_option_stands_under_it():
+    assert meanings(Child) == {
+        "first": "The first, on two lines.",
+        "second": "Another second.",
+        "third": "",
+        "fourth": "The fourth.",
+    }
+
+
+def test_tasks(cli):
+    rows = json.loads(cli("tasks", "--family", "cube-single", "--json")[1])
+    assert {row["id"] for row in rows} >= {"cube-single-play-singletask-task2-v0"}
+    assert len(cli("tasks", "--all")[1].splitlines()) > 100
+    assert "horizon" in cli("tasks", "cube-single-play-singletask-v0")[1]
+    check_error(cli("tasks", "cube-singel-play-singletask-v0"), 2, "Did you mean")
+
+
+def test_doctor(cli, monkeypatch):
+    monkeypatch.setattr("fidec.cli.doctor._rendering", lambda: "not tried")
+    code, out, _ = cli("doctor", "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert facts["ok"] is True
+    assert facts["backend"] == "cpu"
+    assert facts["cache"].endswith("cache")
+    assert facts["packages"]["jax"]
+    assert "simulator" in cli("doctor")[1]
+
+
+# --- data ---------------------------------------------------------------------------------------------------
+
+
+def test_data_show_check_and_list(cli, npz, tmp_path):
+    facts = json.loads(cli("data", "show", f"npz:{npz}", "--json")[1])
+    assert facts["transitions"] == 200
+    code, out, _ = cli("data", "check", f"npz:{npz}")
+    assert code == 0
+    assert "200" in out
+    assert json.loads(cli("data", "check", f"npz:{npz}", "--json")[1])
+    assert "no data files yet" in cli("data", "list")[1]
+    assert json.loads(cli("data", "list", "--json")[1])["files"] == []
+
+
+def test_data_made_is_listed_and_read_back(cli, monkeypatch):
+    import fidec.make as package
+    from fidec.make import make_dataset
+
+    monkeypatch.setattr(package, "make_dataset", lambda *a, **k: make_dataset(*a, **k, episode_rows=60))
+    argv = ("data", "make", "pointmaze-medium-navigate-v0", "--rows", 120, "--workers", 1, "--seed", 3, "--json")
+    code, out, err = cli(*argv)
+    assert code == 0, err
+    made = json.loads(out)
+    assert made["rows"] == {"train": 120, "val": 60}
+    assert json.loads(cli(*argv)[1])["reused"] is True
+    listed = json.loads(cli("data", "list", "--json")[1])["files"]
+    assert len(listed) == 2
+    assert made["sha256"]["train"] in json.dumps(listed)
+    code, out, err = cli("data", "show", "pointmaze-medium-navigate-singletask-v0", "--json")
+    assert code == 0, err
+    assert cli("data", "check", "ogbench:pointmaze-medium-navigate-singletask-v0")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "words"),
+    [
+        (("show", "npz:absent.npz"), 1, ("absent.npz", "does not exist")),
+        (("check", "cube-single-play-singletask-v0"), 1, ("fidec data make",)),
+        (("show", "sql:table"), 2, ("unknown data source", "Known schemes")),
+        (("show", "mine.npz"), 2, ("npz:mine.npz",)),
+        (("make", "antmaze-large-stitch-v0"), 2, ("antmaze-large-stitch-v0",)),
+        (("make", "cube-single-play-v0", "--rows", "0"), 2, ("rows",)),
+        (("get", "cube-singel-play-v0"), 2, ("cube-singel-play", "cube-single-play")),
+    ],
+)
+def test_data_errors(cli, argv, code, words):
+    check_error(cli("data", *argv), code, *words)
+
+
+# --- train --------------------------------------------------------------------------------------------------
+
+
+def test_train_resume_and_overwrite(cli, run, npz):
+    before = fingerprint(run, 60)
+    code, out, err = cli("train", "--resume", run, "--json")
+    assert (code, json.loads(out)["step"]) == (0, 60)
+    assert "resumed" in err
+    assert fingerprint(run, 60) == before
+
+    again = ("train", "--data", f"npz:{npz}", *TINY, "--steps", 80, "--out", run)
+    check_error(cli(*again), 1, "holds a run already", "--resume", "--overwrite")
+    assert fingerprint(run, 60) == before
+    check_error(cli("train", "--resume", run, "--steps", 40), 2, "would be fewer")
+    assert cli("train", "--resume", run, "--steps", 80)[0] == 0
+    longer = fingerprint(run, 80)
+    assert [row["step"] for row in read_rows(run / "train.jsonl")] == [20, 40, 60, 80]
+    code, out, _ = cli(*again, "--overwrite", "--json")
+    assert (code, json.loads(out)) == (0, {"directory": str(run), "step": 80, "evaluation": None})
+    assert fingerprint(run, 80) == longer
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ((), ("nothing to train on", "--task")),
+        (("--task", "cube-singel-play-singletask-v0"), ("unknown task", "Did you mean")),
+        (("--data", "npz:x.npz", "--algo", "fidek"), ("did you mean fidec",)),
+        (("--data", "npz:x.npz", "--preset", "papre"), ("no preset 'papre'", "released")),
+        (("--data", "npz:x.npz", "--steps", "0"), ("steps must be at least 1",)),
+        (("--data", "npz:x.npz", "--steps", "many"), ("--steps",)),
+        (("--data", "npz:x.npz", "--algo.discount", "2"), ("discount must lie in",)),
+        (("--data", "npz:x.npz", "--algo.metric", "euclid"), ("euclid",)),
+        (("--data", "npz:x.npz", "--algo.budgte", "1"), ("--algo.budgte",)),
+        (("--data", "npz:x.npz", "--eval-timeout", "nan"), ("eval_timeout must be positive",)),
+        (("--data", "npz:x.npz", "--keep-checkpoints", "0"), ("keep_checkpoints",)),
+        (("--resume", "x", "--algo", "fidec"), ("--algo",)),
+    ],
+)
+def test_wrong_settings(cli, tmp_path, argv, words):
+    check_error(cli("train", "--out", "run", *argv) if "--resume" not in argv else cli("train", *argv), 2, *words)
+    assert not (tmp_path / "run").exists()
+
+
+def broken_data(path, kind: str) -> None:
+    columns = random_columns()
+    match kind:
+        case "text":
+            path.write_text("no archive")
+            return
+        case "cut":
+            np.savez(path, **columns)
+            path.write_bytes(path.read_bytes()[:-300])
+            return
+        case "object":
+            columns["rewards"] = np.array([{}] * 200, dtype=object)
+        case "nan":
+            columns["observations"][7, 1] = np.nan
+        case "key":
+            del columns["actions"]
+        case "range":
+            columns["actions"] *= 3
+        case "length":
+            columns["rewards"] = columns["rewards"][:-1]
+    np.savez(path, **columns)
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"),
+    [
+        ("text", "bad.npz"),
+        ("cut", "bad.npz"),
+        ("object", "rewards"),
+        ("nan", "row 7"),
+        ("key", "'actions'"),
+        ("range", "actions"),
+        ("length", "rewards"),
+    ],
+)
+def test_broken_data(cli, tmp_path, kind, word):
+    path = tmp_path / "bad.npz"
+    broken_data(path, kind)
+    check_error(cli("train", "--data", f"npz:{path}", "--out", "run"), 1, "bad.npz", word)
+    check_error(cli("data", "check", f"npz:{path}"), 1, "bad.npz", word)
+    assert not (tmp_path / "run").exists()
+
+
+def test_wrong_directories(cli, tmp_path, tiny, npz):
+    argv = ("train", "--data", f"npz:{npz}", *TINY, "--steps", 20)
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("mine")
+    check_error(cli(*argv, "--out", "file"), 1, "is a file")
+    check_error(cli(*argv, "--out", "mine", "--overwrite"), 1, "not empty", "thesis.tex")
+    check_error(cli("train", "--resume", "mine"), 1, "is not a fidec run")
+    check_error(cli("train", "--resume", "nowhere"), 1, "no such directory")
+    check_error(cli("eval", "nowhere"), 1, "nowhere")
+    check_error(cli("eval", "mine"), 1, "mine")
+    assert sorted(p.name for p in (tmp_path / "mine").iterdir()) == ["thesis.tex"]
+
+
+def test_debug_shows_the_traceback(cli):
+    from fidec.errors import DataError
+
+    with pytest.raises(DataError, match="does not exist"):
+        cli("data", "show", "npz:absent.npz", "--debug")
+
+
+def test_damaged_runs(cli, run, npz, tmp_path):
+    newest = run / "checkpoints" / "00000060" / "state.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    code, _, err = cli("train", "--resume", run, "--steps", 70)
+    assert code == 0
+    assert "step 60 is damaged and is not used" in err
+    assert "at step 40" in err
+
+    (run / "config.json").write_text("{")
+    check_error(cli("train", "--resume", run), 1, "config.json")
+    (run / "config.json").write_text("[]")
+    check_error(cli("train", "--resume", run), 1, "config.json")
+    (run / "config.json").unlink()
+    check_error(cli("train", "--resume", run), 1, "stopped before it began", "--overwrite")
+
+
+def test_data_that_changed(cli, tiny, compile_cache, tmp_path):
+    path = tmp_path / "mine.npz"
+    np.savez(path, **random_columns())
+    assert cli("train", "--data", f"npz:{path}", *TINY, "--steps", 40, "--out", "run")[0] == 0
+    np.savez(path, **random_columns(seed=1))
+    check_error(cli("train", "--resume", "run", "--steps", 60), 1, "other data", "Restore the data")
+    path.unlink()
+    check_error(cli("train", "--resume", "run", "--steps", 60), 1, "mine.npz does not exist")
+
+
+def test_a_task_that_does_not_fit_the_data(cli, tiny, npz, compile_cache):
+    found = cli(
+        *("train", "--data", f"npz:{npz}", *TINY, "--steps", 20, "--out", "run"),
+        *("--task", "pointmaze-medium-navigate-singletask-v0", "--eval-episodes", 1),
+    )
+    check_error(found, 1, "do not belong together")
+
+
+# --- eval ---------------------------------------------------------------------------------------------------
+
+
+def test_eval_repeats_the_last_evaluation(cli, tiny_env, npz, compile_cache, tmp_path):
+    settings = ("--steps", 60, "--eval-interval", 30, "--eval-episodes", 3, "--seed", 9, "--out", "run")
+    assert cli("train", "--data", f"npz:{npz}", "--task", tiny_env, *TINY, *settings)[0] == 0
+    code, out, err = cli("eval", "run", "--episodes", 3, "--base", "--json")
+    assert code == 0, err
+    result = json.loads(out)
+    rows = [row for row in read_rows(tmp_path / "run" / "episodes.jsonl") if row["step"] == 60]
+    assert [{"step": 60, **row} for row in result["episodes"]["refined"]] == rows
+    last = read_rows(tmp_path / "run" / "eval.jsonl")[-1]
+    assert {f"evaluation/{name}": value for name, value in result["refined"].items()} | {"step": 60} == last
+    assert [row["seed"] for row in result["episodes"]["base"]] == [row["seed"] for row in rows]
+    assert result["episodes"]["base"] != result["episodes"]["refined"]
+    assert set(result["gain"]) >= {"mean", "low", "high"}
+
+    shutil.copytree("run/policy", "elsewhere")
+    table = cli("eval", "elsewhere", "--episodes", 3, "--seed", 9)[1]
+    assert "refined" in table
+    check_error(cli("eval", "run", "--episodes", 0), 2, "--episodes")
+    check_error(cli("eval", "run", "--seed", -1), 2, "seed")
+    check_error(cli("eval", "run", "--task", "cube-singel-play-v0"), 2, "unknown task")
+
+
+def test_eval_needs_a_task(cli, run):
+    check_error(cli("eval", run), 2, "--task")

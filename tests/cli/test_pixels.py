@@ -1,0 +1,339 @@
+"""Runs on images, and runs on two data sets, from their files to their policies."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from dataclasses import dataclass
+
+import gymnasium
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fidec
+from fidec.algos import Algorithm, Method, base
+from fidec.data import feed, unpack
+from fidec.envs.evaluate import summarise
+from fidec.envs.pool import EnvPool
+from fidec.errors import ConfigError, EnvError, RunError
+from fidec.ops import images
+from fidec.train import loop
+from fidec.train.assess import Assessment
+from fidec.train.evaluate import Evaluator, environment
+from fidec.types import Spec
+from helpers.runs import TASK, fingerprint, random_columns, read_rows
+
+SIZE, STEPS = 16, 12
+SMALL = {
+    "algo": "rebrac",
+    "steps": STEPS,
+    "batch_size": 4,
+    "seed": 2,
+    "log_interval": 4,
+    "checkpoint_interval": 4,
+    "options": {"hidden": (8,)},
+    "quiet": True,
+}
+
+
+class Room(gymnasium.Env):
+    """A square that goes where it is told, seen from above, for ten steps."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (SIZE, SIZE, 3), np.uint8)
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place, self.time = self.np_random.uniform(3, SIZE - 3, 2), 0
+        return self.draw(), {}
+
+    def draw(self):
+        picture = np.full((SIZE, SIZE, 3), 20, np.uint8)
+        row, column = self.place.astype(int)
+        picture[row - 1 : row + 2, column - 1 : column + 2] = (250, 10 * self.time, 90)
+        return picture
+
+    def step(self, action):
+        self.place, self.time = np.clip(self.place + action, 2, SIZE - 3), self.time + 1
+        success = bool(np.abs(self.place - SIZE / 2).max() < 3)
+        return self.draw(), float(success) - 1.0, False, self.time == 10, {"success": success}
+
+
+def make_room(task: str, **_) -> gymnasium.Env:
+    return Room()
+
+
+def room_columns(episodes: int = 25) -> dict[str, np.ndarray]:
+    """Random walks in the room, with each episode's last frame as a next state only."""
+    rng, env = np.random.default_rng(0), Room()
+    columns = {name: [] for name in ("observations", "actions", "rewards", "truncations")}
+    for seed in range(episodes):
+        frame, over = env.reset(seed=seed)[0], False
+        while True:
+            action = rng.uniform(-1, 1, 2).astype(np.float32)
+            following, reward, _, cut, _ = (None,) * 5 if over else env.step(action)
+            for name, value in zip(columns, (frame, action, reward or 0.0, over), strict=True):
+                columns[name].append(value)
+            if over:
+                break
+            frame, over = following, cut
+    return {name: np.asarray(column) for name, column in columns.items()}
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory):
+    path = tmp_path_factory.mktemp("room") / "room.npz"
+    np.savez(path, **room_columns())
+    return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_chunks():
+    """Runs of 12 steps, drawn in chunks of 5."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(feed, "CHUNK_STEPS", 5)
+        yield
+
+
+@pytest.fixture(scope="module")
+def trained(room, tmp_path_factory, compile_cache):
+    """A run on images that was left alone."""
+    out = tmp_path_factory.mktemp("pixels") / "run"
+    fidec.fit(f"npz:{room}", out, **SMALL)
+    return out
+
+
+def test_a_run_on_images_leaves_a_policy_for_stacked_frames(trained, room, tmp_path):
+    rows = read_rows(trained / "train.jsonl")
+    assert [row["step"] for row in rows] == [4, 8, 12]
+    assert all(np.isfinite(row["training/loss"]) for row in rows)
+    policy = fidec.load_policy(trained)
+    assert policy.spec == Spec((SIZE, SIZE, 9), 2, "uint8", frame_stack=3)
+    dataset = fidec.load_dataset(f"npz:{room}")
+    assert dataset.spec.observation_shape == (SIZE, SIZE, 3)
+    observations = np.concatenate([dataset.observations[2:7], dataset.observations[1:6]], -1)
+    with pytest.raises(ConfigError, match=r"takes \(\.\.\., \(16, 16, 9\)\)"):
+        policy(observations)
+    observations = np.concatenate([dataset.observations[:5], observations], -1)
+    actions = policy(observations)
+    assert actions.shape == (5, 2)
+    assert np.abs(actions).max() <= 1
+    policy.save(tmp_path / "copy")
+    again = fidec.load_policy(tmp_path / "copy")
+    np.testing.assert_array_equal(again(observations), actions)
+
+
+@pytest.mark.slow
+def test_a_run_on_images_resumes_bit_for_bit(trained, room, tmp_path, monkeypatch):
+    """Stopped at steps that fit no interval, and once for real, without a word."""
+    out = tmp_path / "stopped"
+    config = {**SMALL, "steps": 7}
+    fidec.fit(f"npz:{room}", out, **config)
+    monkeypatch.setattr(loop.Pace, "next", lambda self, left: min(left, 3))
+    save = loop.check_finite
+
+    def die(carry):
+        save(carry)
+        if int(carry.state.step) >= 10:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "check_finite", die)
+        with pytest.raises(KeyboardInterrupt):
+            fidec.resume(out, steps=STEPS, quiet=True)
+    fidec.resume(out, quiet=True)
+    state = f"checkpoints/{STEPS:08d}/state.safetensors"
+    found, expected = fingerprint(out, STEPS), fingerprint(trained, STEPS)
+    policy = [name for name in expected if name.startswith("policy/")]
+    assert policy
+    assert [found[name] for name in (state, *policy)] == [expected[name] for name in (state, *policy)]
+    rows = [row for row in read_rows(out / "train.jsonl") if row["step"] != 7]
+    assert rows == read_rows(trained / "train.jsonl")
+
+
+@pytest.mark.slow
+def test_a_run_beyond_the_memory_limit_is_the_same_run(trained, room, tmp_path, monkeypatch, capsys):
+    """Its frames stay in their file, and are fed from there; it is stopped in the middle of a chunk on its way."""
+    monkeypatch.setattr(unpack, "MAPPED_BYTES", 0)
+    assert fidec.load_dataset(f"npz:{room}").mapped
+    out = tmp_path / "fed"
+    fidec.fit(f"npz:{room}", out, **{**SMALL, "steps": 7, "memory_limit": 0.0})
+    assert "more than the memory limit: its rows stay in their file" in capsys.readouterr().err
+    fidec.resume(out, steps=STEPS, quiet=True)
+    found, expected = fingerprint(out, STEPS), fingerprint(trained, STEPS)
+    same = [name for name in expected if name.startswith(("checkpoints/", "policy/"))]
+    assert len(same) >= 2
+    assert [found[name] for name in same] == [expected[name] for name in same]
+
+
+def test_evaluation_shows_the_policy_what_the_data_would(trained, monkeypatch):
+    monkeypatch.setattr("fidec.train.evaluate.make", make_room)
+    spec = fidec.load_policy(trained).spec
+    seen: list[np.ndarray] = []
+
+    def act(observations, episodes, steps):
+        seen.append(observations[0])
+        return np.full((1, 2), 0.7, np.float32)
+
+    with EnvPool(environment(TASK, spec), 1) as pool:
+        (episode,) = pool.run(act, 1, seed=3)
+    env, frames = Room(), []
+    frames.append(env.reset(seed=episode.seed)[0])
+    for _ in range(9):
+        frames.append(env.step(np.full(2, 0.7, np.float32))[0])
+    frames, rows = np.stack(frames), np.arange(10)
+    np.testing.assert_array_equal(np.stack(seen), images.stack(frames, rows, np.zeros_like(rows), 3))
+
+
+def test_a_policy_of_images_is_evaluated_in_its_environment(trained, monkeypatch):
+    monkeypatch.setattr("fidec.train.evaluate.make", make_room)
+    assessment = Assessment.of(trained, task=TASK, envs=1)
+    result = assessment.evaluate(3)
+    rows = result["episodes"]["refined"]
+    assert [row["status"] for row in rows] == ["ok"] * 3
+    assert [row["length"] for row in rows] == [10] * 3
+    assert result["refined"]["n"] == summarise([])["n"] + 3
+    with (
+        Evaluator(TASK, Spec((SIZE, SIZE, 12), 2, "uint8", frame_stack=3), envs=1, episodes=1, seed=0) as wrong,
+        pytest.raises(EnvError, match=r"\(16, 16, 9\).*\(16, 16, 12\).*3 frames stacked"),
+    ):
+        wrong.start()
+
+
+@dataclass(frozen=True)
+class ProbeConfig:
+    """Options of the probe."""
+
+    discount: float = 0.9
+    """Of the returns."""
+
+
+def make_probe(config, spec):
+    """A method that learns nothing and logs which rows it was given: rewards tell the two data sets apart."""
+
+    def update(state, batch, key):
+        second = (batch.rewards > 50).astype(jnp.float32)
+        half = second.shape[0] // 2
+        where = jnp.arange(batch.observations[0].size).reshape(batch.observations.shape[1:])
+        metrics = {
+            "where": (batch.observations * where).mean(),  # notices pictures that moved
+            "loss": jnp.zeros(()),
+            "share": second.mean(),
+            "first": second[:half].mean(),
+            "return": batch.returns.mean(),
+        }
+        return {"step": state["step"] + 1}, metrics
+
+    def act(state, observations, key, *, candidates=1, return_base=False):
+        return jnp.zeros((*observations.shape[:-1], spec.action_dim)) + 0 * state["step"]
+
+    return Algorithm(lambda key: {"step": jnp.zeros((), jnp.int32)}, update, act, lambda state: state)
+
+
+PROBE = {"algo": "probe", "steps": 6, "batch_size": 8, "log_interval": 1, "checkpoint_interval": 3, "quiet": True}
+
+
+def logged(out):
+    return [{k.removeprefix("training/"): v for k, v in row.items()} for row in read_rows(out / "train.jsonl")]
+
+
+@pytest.fixture
+def probe(monkeypatch):
+    module = types.ModuleType("fidec_probe")
+    module.METHOD = Method("probe", "logs its batches", ProbeConfig, make_probe, needs_returns=True)
+    monkeypatch.setitem(sys.modules, "fidec_probe", module)
+    monkeypatch.setitem(base._OWN, "probe", "fidec_probe")
+
+
+def test_augmentation_and_stacking_are_part_of_the_run(probe, room, tmp_path):
+    source = f"npz:{room}"
+    fidec.fit(source, tmp_path / "run", **PROBE)
+    fidec.fit(source, tmp_path / "still", **PROBE, augment=0.0)
+    fidec.fit(source, tmp_path / "single", **PROBE, frame_stack=1)
+    moved = [
+        a["where"] != b["where"] for a, b in zip(logged(tmp_path / "run"), logged(tmp_path / "still"), strict=True)
+    ]
+    assert True in moved  # half of the batches
+    assert False in moved
+    assert fidec.load_policy(tmp_path / "run").spec.observation_shape == (SIZE, SIZE, 9)
+    assert fidec.load_policy(tmp_path / "single").spec.observation_shape == (SIZE, SIZE, 3)
+    recorded = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (recorded["frame_stack"], recorded["augment"], recorded["buffer"]) == (3, 0.5, None)
+    for wrong in ({"frame_stack": 0}, {"augment": 1.5}, {"buffer_fraction": 1.0}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            fidec.fit(source, tmp_path / "wrong", **{**PROBE, **wrong})
+    assert not (tmp_path / "wrong").exists()
+
+
+@pytest.fixture
+def two(tmp_path):
+    """An offline data set, and a second one whose rewards are 100."""
+    second = {**random_columns(rows=60, seed=1), "rewards": np.full(60, 100.0, np.float32)}
+    np.savez(tmp_path / "second.npz", **second)
+    return fidec.dataset_from_arrays(**random_columns()), fidec.dataset_from_arrays(**second, name="second")
+
+
+def test_each_batch_is_half_from_each_data_set(probe, two, tmp_path, monkeypatch):
+    dataset, second = two
+    fidec.fit(dataset, tmp_path / "alone", **PROBE)
+    assert {row["share"] for row in logged(tmp_path / "alone")} == {0.0}
+    monkeypatch.chdir(tmp_path)
+    fidec.fit(dataset, tmp_path / "run", buffer="npz:second.npz", **PROBE)
+    assert {(row["share"], row["first"]) for row in logged(tmp_path / "run")} == {(0.5, 0.0)}
+    assert all(row["return"] > 50 for row in logged(tmp_path / "run"))  # (0 + 1000) / 2, in the mean
+    fidec.fit(dataset, tmp_path / "quarter", buffer=second, buffer_fraction=0.25, **PROBE)
+    assert {row["share"] for row in logged(tmp_path / "quarter")} == {0.25}
+
+    facts = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert facts["dataset"]["sha256"] == dataset.sha256
+    assert facts["buffer"]["sha256"] == second.sha256
+    assert facts["buffer"]["name"]
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["buffer"] == f"npz:{tmp_path / 'second.npz'}"  # absolute: resumed from anywhere
+
+
+def test_a_run_on_two_data_sets_resumes_on_the_same_two(probe, two, tmp_path):
+    dataset, second = two
+    fidec.fit(dataset, tmp_path / "whole", buffer=second, **PROBE)
+    fidec.fit(dataset, tmp_path / "run", buffer=second, **{**PROBE, "steps": 3})
+    with pytest.raises(RunError, match=r"the buffer of .* was given in Python"):
+        fidec.resume(tmp_path / "run", dataset, steps=6, quiet=True)
+    with pytest.raises(RunError, match=r"the SHA-256 of its buffer was .*Restore the data"):
+        fidec.resume(tmp_path / "run", dataset, dataset, steps=6, quiet=True)
+    fidec.resume(tmp_path / "run", dataset, second, steps=6, quiet=True)
+    assert fingerprint(tmp_path / "run", 6) == fingerprint(tmp_path / "whole", 6)
+
+    fidec.fit(dataset, tmp_path / "alone", **{**PROBE, "steps": 3})
+    with pytest.raises(RunError, match="trained on one data set"):
+        fidec.resume(tmp_path / "alone", dataset, second, steps=6, quiet=True)
+
+
+def test_data_sets_that_do_not_fit_are_refused(probe, two, tmp_path):
+    dataset, _ = two
+    columns = random_columns()
+    wide = fidec.dataset_from_arrays(**{**columns, "observations": np.zeros((200, 4), np.float32)}, name="wide")
+    for other, text in [
+        (wide, r"observations of shape \(3,\) and \(4,\)"),
+        (fidec.dataset_from_arrays(**{**columns, "actions": columns["actions"][:, :1]}), "action dimensions 2 and 1"),
+        (fidec.dataset_from_arrays(**columns, action_low=-2, action_high=2), "action bounds"),
+    ]:
+        with pytest.raises(ConfigError, match=rf"cannot be mixed: they have {text}"):
+            fidec.fit(dataset, tmp_path / "run", buffer=other, **PROBE)
+    same = fidec.dataset_from_arrays(**columns, action_low=-1, action_high=1)  # said, but nothing new
+    with pytest.raises(ConfigError, match="batch of 1 rows cannot be shared"):
+        fidec.fit(dataset, tmp_path / "run", buffer=same, **{**PROBE, "batch_size": 1})
+    assert not (tmp_path / "run").exists()
+
+
+def test_from_the_command_line(probe, two, npz, tmp_path, cli):
+    code, _, err = cli(
+        *("train", "--algo", "probe", "--data", f"npz:{npz}", "--buffer", "npz:second.npz", "--steps", 3),
+        *("--batch-size", 8, "--log-interval", 1, "--buffer-fraction", 0.75, "--out", "run"),
+    )
+    assert code == 0, err
+    assert {row["share"] for row in logged(tmp_path / "run")} == {0.75}
+    code, _, err = cli("train", "--resume", "run", "--steps", 4)
+    assert code == 0, err
+    assert len(logged(tmp_path / "run")) == 4

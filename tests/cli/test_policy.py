@@ -1,0 +1,121 @@
+"""A policy that travels: no data, no environment, the user's own units, and nothing damaged."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import fidec
+from fidec.errors import CheckpointError, ConfigError
+from fidec.store import files
+from helpers.runs import random_columns
+
+
+@pytest.fixture
+def run(tmp_path, tiny, compile_cache):
+    """A run on data whose actions lie in [0, 10] x [-2, 2]."""
+    columns = random_columns()
+    low, high = np.array([0.0, -2.0]), np.array([10.0, 2.0])
+    columns["actions"] = (low + (columns["actions"] + 1) / 2 * (high - low)).astype(np.float32)
+    dataset = fidec.dataset_from_arrays(**columns, action_low=low, action_high=high)
+    fidec.fit(dataset, tmp_path / "run", algo="tiny", steps=50, batch_size=8, quiet=True)
+    return tmp_path / "run"
+
+
+def test_a_plug_in_is_trained_and_its_policy_acts_in_the_users_units(run):
+    policy = fidec.load_policy(run)
+    assert (policy.algo, policy.spec.action_dim, policy.info["step"]) == ("tiny", 2, 50)
+    observations = np.random.default_rng(3).normal(size=(500, 3))
+    actions, base = policy(observations, return_base=True)
+    assert actions.shape == base.shape == (500, 2)
+    assert actions.dtype == np.float32
+    assert (actions >= [0, -2]).all()
+    assert (actions <= [10, 2]).all()
+    assert actions[:, 0].max() > 4  # wider than [-1, 1]
+    inside = (actions - [5, 0]) / [5, 2]
+    expected = np.tanh(observations.astype(np.float32) @ np.asarray(policy.state["weight"]))
+    np.testing.assert_allclose((base - [5, 0]) / [5, 2], expected, atol=1e-5)
+    assert 0.01 < np.abs(inside - expected).mean() < 0.2
+    assert policy(observations[0]).shape == (2,)
+
+
+def test_the_sequence_of_actions_can_be_repeated(run):
+    policy, observation = fidec.load_policy(run / "policy"), np.ones(3)
+    first = [policy(observation) for _ in range(3)]
+    assert not np.array_equal(first[0], first[1])
+    policy.reset()
+    np.testing.assert_array_equal(first, [policy(observation) for _ in range(3)])
+    policy.reset(seed=1)
+    assert not np.array_equal(first[0], policy(observation))
+
+
+def test_saved_again_it_is_the_same(run, tmp_path):
+    fidec.load_policy(run).save(tmp_path / "copy")
+    for path in (run / "policy").iterdir():
+        assert (tmp_path / "copy" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_no_data_and_no_simulator_are_needed(tmp_path, run, plugin_site):
+    """In a process that cannot import the simulators, with nothing but the policy's three files."""
+    (run / "policy").rename(tmp_path / "alone")
+    code = (
+        "import sys\n"
+        "for name in ('mujoco', 'ogbench', 'h5py', 'gymnasium'): sys.modules[name] = None\n"
+        "import numpy, fidec\n"
+        "print(fidec.load_policy('alone')(numpy.ones(3)).tolist())\n"
+    )
+    environ = {"PYTHONPATH": str(plugin_site), "PATH": "", "HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_array_equal(json.loads(done.stdout), fidec.load_policy(tmp_path / "alone")(np.ones(3)))
+
+
+def test_any_flipped_bit_is_refused(run):
+    dice = np.random.default_rng()
+    for path in sorted((run / "policy").iterdir()):
+        raw = path.read_bytes()
+        for _ in range(15):
+            damaged = bytearray(raw)
+            damaged[dice.integers(len(raw))] ^= 1 << int(dice.integers(8))
+            path.write_bytes(damaged)
+            with pytest.raises(CheckpointError):
+                fidec.load_policy(run)
+        path.write_bytes(raw)
+    fidec.load_policy(run)
+
+
+def test_missing_files_and_other_formats(run, tmp_path):
+    with pytest.raises(CheckpointError, match="no policy"):
+        fidec.load_policy(tmp_path / "nowhere")
+    card = json.loads((run / "policy" / "policy.json").read_text())
+
+    def rewrite(**changes):
+        files.write_json(run / "policy" / "policy.json", {**card, **changes})
+        files.write_manifest(run / "policy")
+
+    rewrite(format=2)
+    with pytest.raises(CheckpointError, match="format 2, this fidec reads 1"):
+        fidec.load_policy(run)
+    rewrite(algo="gone")
+    with pytest.raises(ConfigError, match="no method 'gone'"):
+        fidec.load_policy(run)
+    rewrite(spec={**card["spec"], "action_dim": 3})
+    with pytest.raises(CheckpointError, match="shape"):
+        fidec.load_policy(run)
+    rewrite(options={"colour": "red"})
+    with pytest.raises(ConfigError, match="no option colour"):
+        fidec.load_policy(run)
+    rewrite()
+    fidec.load_policy(run)
+    (run / "policy" / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is missing"):
+        fidec.load_policy(run)
+
+
+def test_observations_of_another_shape(run):
+    with pytest.raises(ConfigError, match=r"shape \(4,\)"):
+        fidec.load_policy(run)(np.ones(4))

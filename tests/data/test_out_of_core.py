@@ -1,0 +1,260 @@
+"""Data larger than memory: mapped from its file, unpacked once if need be, and fed without a bit of difference."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+import tracemalloc
+from collections import namedtuple
+from functools import partial
+from io import BytesIO
+
+import jax
+import numpy as np
+import pytest
+
+from fidec import dataset_from_arrays, load_dataset, rng
+from fidec.data import check_dataset, feed, mapped, unpack
+from fidec.data.feed import DeviceFeed, HostFeed, batch_of, make_feed
+from fidec.data.npz import read_npz, write_npz
+from fidec.data.sampling import Mixture, Sampling, draw, source_of
+from fidec.errors import DataError
+from helpers.runs import random_columns
+
+SEED, BATCH = 3, 8
+images = partial(Sampling, frame_stack=3, augment=0.5)
+
+
+def frame_columns(rows: int = 60, episode: int = 12, size: int = 8, seed: int = 0) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    return {
+        "observations": generator.integers(0, 256, (rows, size, size, 3)).astype(np.uint8),
+        "actions": generator.uniform(-1, 1, (rows, 2)).astype(np.float32),
+        "rewards": generator.normal(size=rows).astype(np.float32),
+        "truncations": np.arange(rows) % episode == episode - 1,
+    }
+
+
+@pytest.fixture
+def map_all(monkeypatch):
+    monkeypatch.setattr(unpack, "MAPPED_BYTES", 0)
+
+
+@pytest.fixture
+def short_chunks(monkeypatch):
+    monkeypatch.setattr(feed, "CHUNK_STEPS", 3)
+
+
+def saved(path, compressed: bool = False, **columns):
+    path.parent.mkdir(exist_ok=True)
+    (np.savez_compressed if compressed else np.savez)(path, **(columns or frame_columns()))
+    return path
+
+
+def assert_same(found, expected):
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+CASES = {
+    "vectors": ([random_columns()], Sampling()),
+    "frames": ([frame_columns()], images()),
+    "single frames": ([frame_columns()], Sampling(augment=1.0)),
+    "two sets": ([random_columns(), random_columns(rows=50, seed=1)], Sampling(fraction=0.25)),
+    "two sets of frames": ([frame_columns(), frame_columns(36, seed=1)], images()),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_host_feeds_what_the_device_would_draw(case, short_chunks):
+    """Chunk by chunk in order, after a jump as a resumed run makes it, and going back; and as `draw` draws."""
+    columns, sampling = CASES[case]
+    datasets = [dataset_from_arrays(**each) for each in columns]
+    device, host = (make_feed(datasets, SEED, BATCH, sampling, discount=0.9, limit=limit) for limit in (1e9, 0))
+    assert (type(device), type(host)) == (DeviceFeed, HostFeed)
+    assert jax.tree.structure(device.example) == jax.tree.structure(host.example)
+    assert jax.tree.leaves(device.example) == jax.tree.leaves(host.example)
+    sources = [source_of(dataset, sampling.frame_stack, 0.9) for dataset in datasets]
+    data = Mixture(*sources) if len(sources) == 2 else sources[0]
+    for step in (0, 1, 2, 3, 7, 20, 4):
+        (ours, stop), (theirs, end) = host.at(step), device.at(step)
+        assert stop == end == step - step % 3 + 3
+        assert_same(ours, theirs)
+        key = rng.at(rng.stream(SEED, "batch"), step)
+        assert_same(batch_of(ours, step, key, sampling), draw(data, key, BATCH, sampling))
+    host.close()
+
+
+def test_a_failure_while_reading_ahead_is_not_lost(short_chunks):
+    host = make_feed([dataset_from_arrays(**frame_columns())], SEED, BATCH, images(), limit=0)
+    host._sources = [None]
+    with pytest.raises(AttributeError):
+        host.at(0)
+    host.close()
+
+
+def test_without_a_limit_half_of_the_free_memory_decides(monkeypatch):
+    dataset = dataset_from_arrays(**frame_columns())
+    assert feed.free_memory() > 1e6
+    for free, kind in ((2 * dataset.nbytes, DeviceFeed), (2 * dataset.nbytes - 2, HostFeed)):
+        monkeypatch.setattr(feed, "free_memory", lambda free=free: free)
+        made = make_feed([dataset], SEED, BATCH, images())
+        assert type(made) is kind
+        made.close()
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_images_are_mapped_and_equal_what_is_loaded(tmp_path, map_all, monkeypatch, compressed):
+    path = saved(tmp_path / "frames.npz", compressed)
+    found = load_dataset(f"npz:{path}")
+    assert found.mapped
+    assert found.observations.frames is found.next_observations.frames  # one picture is stored once
+    with monkeypatch.context() as patch:
+        patch.setattr(unpack, "MAPPED_BYTES", 2**40)
+        loaded = load_dataset(f"npz:{path}")
+    assert not loaded.mapped
+    for key in ("observations", "next_observations", "actions", "masks"):
+        np.testing.assert_array_equal(getattr(found, key), getattr(loaded, key))
+    assert (found.sha256, found.nbytes, found.spec) == (loaded.sha256, loaded.nbytes, loaded.spec)
+    monkeypatch.setattr(mapped, "CHUNK_BYTES", 1000)  # several chunks, the last one shorter
+    del found.__dict__["sha256"]
+    assert found.sha256 == loaded.sha256
+    ours, theirs = check_dataset(found), check_dataset(loaded)
+    assert ours.findings == theirs.findings
+    assert {**ours.facts, "mapped": False} == theirs.facts
+    assert "the images stay on the disk" in ours.to_text()
+    with pytest.raises(ValueError, match="read-only"):
+        found.observations.frames[0] = 0
+
+
+def test_a_mapped_set_is_never_in_memory_whole(tmp_path, monkeypatch):
+    rows = 4000
+    columns = {**frame_columns(rows, 100, 2), "observations": np.zeros((rows, 64, 64, 3), np.uint8)}
+    path = saved(tmp_path / "large.npz", **columns)  # 49 MB, and twice that if next observations were a copy
+    del columns
+    monkeypatch.setattr(unpack, "MAPPED_BYTES", 2**25)
+    monkeypatch.setattr(mapped, "CHUNK_BYTES", 2**20)
+    monkeypatch.setattr(feed, "CHUNK_BYTES", 2**20)
+    tracemalloc.start()
+    dataset = load_dataset(f"npz:{path}")
+    assert check_dataset(dataset).worst != "error"
+    host = make_feed([dataset], SEED, BATCH, images(), limit=1e7)
+    for step in range(0, 20, host.steps):
+        host.at(step)
+    host.close()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert dataset.nbytes > 95e6
+    assert peak < 25e6
+
+
+def test_a_compressed_file_is_unpacked_once(tmp_path, map_all):
+    path = saved(tmp_path / "frames.npz", compressed=True)
+    first = load_dataset(f"npz:{path}").sha256
+    copy, record = tmp_path / "frames.observations.npy", tmp_path / "frames.observations.npy.json"
+    before = copy.stat().st_mtime_ns
+    assert json.loads(record.read_text())["archive"] == "frames.npz"
+    assert load_dataset(f"npz:{path}").sha256 == first
+    assert copy.stat().st_mtime_ns == before
+    saved(path, True, **frame_columns(seed=1))  # another archive under the same name
+    assert load_dataset(f"npz:{path}").sha256 != first
+    second, content = load_dataset(f"npz:{path}").sha256, copy.read_bytes()
+    copy.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert load_dataset(f"npz:{path}").sha256 == second  # a damaged copy is made again
+    assert copy.read_bytes() == content
+    for text in ("{", json.dumps({**json.loads(record.read_text()), "sha256": 5})):
+        record.write_text(text)
+        assert load_dataset(f"npz:{path}").sha256 == second
+
+
+def test_a_read_only_place_is_not_a_damaged_file(tmp_path, map_all, monkeypatch):
+    path = saved(tmp_path / "data" / "frames.npz", compressed=True)
+    read_only, write_whole = [path.parent], unpack.write_whole
+    monkeypatch.setattr(unpack.platformdirs, "user_cache_dir", lambda name: str(tmp_path / "cache" / name))
+
+    def write(to, content):
+        if to.parent in read_only:
+            raise OSError(errno.EROFS, "Read-only file system")
+        write_whole(to, content)
+
+    monkeypatch.setattr(unpack, "write_whole", write)
+    frames = load_dataset(f"npz:{path}").observations.frames
+    copy = tmp_path / "cache" / "fidec" / "unpacked" / "frames.observations.npy"
+    np.testing.assert_array_equal(frames, np.load(copy))
+    assert [each.name for each in path.parent.iterdir()] == ["frames.npz"]
+    read_only.append(copy.parent)
+    assert load_dataset(f"npz:{path}").mapped  # nothing has to be written again
+    copy.unlink()
+    with pytest.raises(
+        DataError, match=r"cannot be written to .*data \(Read-only.* or .*unpacked \(Read-only"
+    ) as caught:
+        load_dataset(f"npz:{path}")
+    assert "damaged" not in str(caught.value)
+
+
+def test_unpacking_that_cannot_succeed_leaves_nothing(tmp_path, map_all, monkeypatch):
+    path = saved(tmp_path / "frames.npz", compressed=True)
+    monkeypatch.setattr(unpack.platformdirs, "user_cache_dir", lambda name: str(tmp_path / "cache"))
+    usage = namedtuple("usage", "total used free")
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda folder: usage(10, 5, 5))
+        with pytest.raises(DataError, match=r"GB unpacked.* \(0\.0 GB free\) or .*cache"):
+            load_dataset(f"npz:{path}")
+    damaged = bytearray(path.read_bytes())
+    damaged[500] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(DataError, match="damaged"):
+        load_dataset(f"npz:{path}")
+    assert [each.name for each in tmp_path.rglob("*") if each.is_file()] == ["frames.npz"]
+
+
+def test_damage_in_a_mapped_member_is_found(tmp_path, map_all):
+    path = saved(tmp_path / "frames.npz")
+    content = bytearray(path.read_bytes())
+    content[2000] ^= 1  # a pixel
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"observations.*damaged"):
+        read_npz(path)
+
+
+def test_arrays_in_another_order_are_read(tmp_path, map_all):
+    columns = frame_columns()
+    path = saved(tmp_path / "frames.npz", **{**columns, "observations": np.asfortranarray(columns["observations"])})
+    found = read_npz(path)["observations"]
+    assert not mapped.is_mapped(found)
+    np.testing.assert_array_equal(found, columns["observations"])
+
+
+def test_an_archive_written_in_parts_is_what_numpy_writes():
+    columns = frame_columns()
+    whole, parts = BytesIO(), BytesIO()
+    np.savez(whole, **columns)
+    members = {key: ((a.shape, a.dtype), np.array_split(a, 7)) for key, a in columns.items()}
+    write_npz(parts, members)
+    assert parts.getvalue() == whole.getvalue()
+
+
+def test_the_host_draws_where_jax_has_no_cpu(monkeypatch, short_chunks):
+    dataset = dataset_from_arrays(**random_columns())
+    device, host = (make_feed([dataset], SEED, BATCH, Sampling(), limit=limit) for limit in (1e9, 0))
+    devices = jax.local_devices
+
+    def local_devices(*, backend=None):
+        if backend == "cpu":
+            raise RuntimeError("Unknown backend cpu")
+        return devices(backend=backend)
+
+    monkeypatch.setattr(jax, "local_devices", local_devices)
+    assert_same(host.at(0)[0], device.at(0)[0])
+    host.close()
+
+
+def test_a_users_own_mapped_images_are_not_copied(tmp_path, map_all):
+    columns = frame_columns()
+    np.save(tmp_path / "frames.npy", columns["observations"])
+    loaded = dataset_from_arrays(**columns)
+    for mode, stays in (("r", True), ("r+", False)):  # what can still change is copied
+        frames = np.load(tmp_path / "frames.npy", mmap_mode=mode)
+        dataset = dataset_from_arrays(**{**columns, "observations": frames})
+        assert dataset.mapped is stays
+        assert dataset.sha256 == loaded.sha256

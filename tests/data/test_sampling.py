@@ -1,0 +1,186 @@
+"""Batches are drawn as a function of seed and step: from one data set, from two, of vectors and of images."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fidec import dataset_from_arrays, rng
+from fidec.data import replay, sampling
+from fidec.data.sampling import Joined, Mixture, Sampling, Source, draw, source_of
+from fidec.errors import ConfigError
+from fidec.ops import images
+from fidec.types import Spec
+from helpers.runs import random_columns
+
+KEY = rng.at(rng.stream(5, "batch"), 3)
+
+
+def image_dataset(seed: int = 0, episodes=(5, 1, 9, 4)):
+    """Frames that differ everywhere; every row is a transition, with a next frame that no other row has."""
+    generator, rows = np.random.default_rng(seed), sum(episodes)
+    frames = generator.integers(0, 256, (2, rows, 8, 8, 3)).astype(np.uint8)
+    ends = np.zeros(rows, bool)
+    ends[np.cumsum(episodes) - 1] = True
+    frames[1, :-1][~ends[:-1]] = frames[0, 1:][~ends[:-1]]
+    return dataset_from_arrays(
+        observations=frames[0],
+        actions=generator.uniform(-1, 1, (rows, 2)),
+        rewards=np.arange(rows),
+        truncations=ends,
+        next_observations=frames[1],
+    )
+
+
+@pytest.fixture(scope="module")
+def vectors():
+    return dataset_from_arrays(**random_columns())
+
+
+def assert_same(found, expected):
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_vectors_are_drawn_as_ever(vectors):
+    """Bit for bit what runs drew before there were sources: rows by randint at the step's own key."""
+    rows = np.asarray(jax.random.randint(KEY, (16,), 0, vectors.size))
+    expected = jax.tree.map(lambda column: column[rows], vectors.batch())
+    source = source_of(vectors)
+    assert source.starts is None
+    settings = Sampling.of(vectors.spec, frame_stack=3, augment=0.5, fraction=0.5)  # what a run has by default
+    jitted = jax.jit(draw, static_argnums=(2, 3))
+    for found in (draw(source, KEY, 16), draw(source.rows, KEY, 16), jitted(source, KEY, 16, settings)):
+        assert_same(found, expected)
+
+
+def test_returns_are_there_when_asked_for(vectors):
+    assert draw(source_of(vectors), KEY, 4).returns is None
+    batch = draw(source_of(vectors, discount=0.9), KEY, 4)
+    rows = np.asarray(jax.random.randint(KEY, (4,), 0, vectors.size))
+    np.testing.assert_array_equal(batch.returns, vectors.returns(0.9)[rows])
+
+
+@pytest.mark.parametrize(("fraction", "expected"), [(0.5, (8, 8)), (0.25, (12, 4)), (0.9, (2, 14))])
+def test_a_mixture_takes_its_share_of_each(vectors, fraction, expected):
+    other = dataset_from_arrays(**{**random_columns(rows=60, seed=1), "rewards": np.full(60, 100.0)})
+    mixture, settings = Mixture(source_of(vectors), source_of(other)), Sampling(fraction=fraction)
+    assert sampling.parts(16, fraction) == expected
+    first, seen = expected[0], set()
+    root, jitted = rng.stream(5, "batch"), jax.jit(draw, static_argnums=(2, 3))
+    assert_same(draw(mixture, KEY, 16, settings), jitted(mixture, KEY, 16, settings))
+    for step in range(40):
+        key = rng.at(root, step)
+        batch = jax.tree.map(np.asarray, jitted(mixture, key, 16, settings))
+        assert (batch.rewards[:first] < 50).all()
+        assert (batch.rewards[first:] == 100).all()
+        # The offline rows are those of a batch of their own: the second source does not change them.
+        assert_same(jax.tree.map(lambda x: x[:first], batch), jitted(mixture.offline, key, first, sampling.PLAIN))
+        seen |= set(batch.actions[first:, 0].tolist())
+    assert len(seen) > 0.8 * other.size  # 160 draws or more from 60 rows
+
+
+def test_the_two_halves_are_independent(vectors):
+    """Two equal sources: the same rows in both halves would mean that they share their random numbers."""
+    source = source_of(vectors)
+    batch = draw(Mixture(source, source), KEY, 64)
+    assert not np.array_equal(batch.rewards[:32], batch.rewards[32:])
+
+
+def test_a_replay_buffer_is_a_source_too(vectors):
+    source = source_of(vectors)
+    buffer = replay.of(source.rows, vectors.size + 10)
+    assert_same(draw(buffer, KEY, 16), draw(source, KEY, 16))
+    assert_same(draw(Mixture(source, buffer), KEY, 16), draw(Mixture(source, source), KEY, 16))
+
+
+def test_sources_that_do_not_fit_are_refused_by_the_name_of_the_column(vectors):
+    with_returns, buffer = source_of(vectors, discount=0.9), replay.of(source_of(vectors).rows, vectors.size)
+    with pytest.raises(ConfigError, match=r"mixture has returns of shape \(\), the second no returns.*discount"):
+        draw(Mixture(with_returns, buffer), KEY, 16)
+    rows = with_returns.rows._replace(actions=with_returns.rows.actions[:, :1])
+    with pytest.raises(ConfigError, match=r"actions of shape \(\d,\), the second actions of shape \(1,\)"):
+        draw(Mixture(with_returns, rows), KEY, 16)
+
+
+@pytest.mark.parametrize(("count", "fraction"), [(1, 0.5), (4, 0.05), (4, 0.95)])
+def test_a_batch_too_small_to_share_is_refused(count, fraction):
+    with pytest.raises(ConfigError, match=f"batch of {count} rows cannot be shared"):
+        sampling.parts(count, fraction)
+
+
+def slow_stack(dataset, row: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    (start,) = [first for first, stop in dataset.episodes if first <= row < stop]
+    history = [dataset.observations[max(t, start)] for t in range(row - count + 1, row + 1)]
+    following = [*history[1:], dataset.next_observations[row]]
+    return np.concatenate(history, axis=-1), np.concatenate(following, axis=-1)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_frames_are_stacked_within_their_trajectory(count):
+    dataset = image_dataset()
+    batch = draw(source_of(dataset, count), KEY, 200, Sampling(frame_stack=count))
+    rows = np.asarray(batch.rewards).astype(int)
+    assert set(rows) == set(range(dataset.size))  # all starts and all ends are among them
+    for i, row in enumerate(rows):
+        seen, following = slow_stack(dataset, row, count)
+        np.testing.assert_array_equal(batch.observations[i], seen)
+        np.testing.assert_array_equal(batch.next_observations[i], following)
+    assert batch.observations.dtype == batch.next_observations.dtype == np.uint8
+    assert_same(batch.actions, dataset.actions[rows])
+    spec = dataset.spec.stacked(count)
+    assert spec.observation_shape == batch.observations.shape[1:] == (8, 8, 3 * count)
+    assert spec.frame_stack == count
+    assert dataset.spec.frame_stack == 1
+
+
+def test_augmentation_changes_pictures_and_nothing_else():
+    source = source_of(image_dataset(), 3)
+    plain = draw(source, KEY, 32, Sampling(frame_stack=3))
+    moved = draw(source, KEY, 32, Sampling(frame_stack=3, augment=1.0))
+    keep = {"observations": None, "next_observations": None}
+    assert_same(moved._replace(**keep), plain._replace(**keep))
+    assert (np.asarray(moved.observations) != plain.observations).any(axis=(1, 2, 3)).mean() > 0.8
+    # The same shift for both, and for every frame of a stack: shifting commutes with stacking.
+    both = jnp.concatenate([plain.observations, plain.next_observations], axis=-1)
+    together = jnp.concatenate([moved.observations, moved.next_observations], axis=-1)
+    for image, result in zip(both, together, strict=True):
+        every = jnp.stack(jnp.meshgrid(jnp.arange(7), jnp.arange(7), indexing="ij"), -1).reshape(-1, 2)
+        candidates = images.shift(jnp.repeat(image[None], 49, axis=0), every)
+        assert np.asarray((candidates == result).all(axis=(1, 2, 3))).sum() == 1
+
+
+def test_images_of_two_data_sets(vectors):
+    first, second = image_dataset(0), image_dataset(1, episodes=(3, 8))
+    mixture = Mixture(source_of(first, 2), source_of(second, 2))
+    batch = draw(mixture, KEY, 40, Sampling(frame_stack=2))
+    for i, dataset in [(0, first), (19, first), (20, second), (39, second)]:
+        seen, following = slow_stack(dataset, int(batch.rewards[i]), 2)
+        np.testing.assert_array_equal(batch.observations[i], seen)
+        np.testing.assert_array_equal(batch.next_observations[i], following)
+    assert Sampling.of(first.spec, 2, 0.5, 0.25) == Sampling(2, 0.5, 0.25)
+    assert Sampling.of(vectors.spec, 2, 0.5, 0.25) == Sampling(1, 0.0, 0.25)
+    assert vectors.spec.stacked(3) == vectors.spec
+    assert Spec((4, 4, 1), 2).stacked(1) == Spec((4, 4, 1), 2)
+
+
+def test_a_replay_buffer_holds_stacks_and_the_frame_that_follows():
+    """Filled with every row of a data set so, alone or after that data set, it gives what the data set gives."""
+    dataset, settings = image_dataset(), Sampling(frame_stack=2, capacity=1000)
+    source, size = source_of(dataset, 2), dataset.size
+    stacks = np.stack([slow_stack(dataset, row, 2)[0] for row in range(size)])
+    buffer = replay.of(source.rows._replace(observations=stacks), size)
+    assert_same(draw(buffer, KEY, 64, settings), draw(source, KEY, 64, settings))
+    batch = draw(Joined(source, buffer), KEY, 64, settings)
+    for i in range(64):
+        seen, following = slow_stack(dataset, int(batch.rewards[i]), 2)
+        np.testing.assert_array_equal(batch.observations[i], seen)
+        np.testing.assert_array_equal(batch.next_observations[i], following)
+
+
+def test_frames_without_trajectories_are_refused():
+    rows = source_of(image_dataset()).rows
+    for source in (rows, Source(rows)):
+        with pytest.raises(ConfigError, match="starts of trajectories"):
+            draw(source, KEY, 4, Sampling(frame_stack=3))

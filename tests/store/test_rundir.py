@@ -1,0 +1,213 @@
+"""Run directories: who may write, what may be deleted, what can be read back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from fidec.errors import BusyError, RunError
+from fidec.store.logs import REPLAYED
+from fidec.store.rundir import CONTENTS, RunDirectory
+
+HOLD = """
+    import sys
+    from fidec.errors import FidecError
+    from fidec.store.rundir import RunDirectory
+    how, path = sys.argv[1:]
+    try:
+        run = RunDirectory.open(path) if how == "open" else RunDirectory.create(path, how == "overwrite")
+    except FidecError as error:
+        print(error, flush=True)
+        sys.exit(error.exit_code)
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def start(how, path):
+    command = [sys.executable, "-c", textwrap.dedent(HOLD), how, str(path)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_reading_a_run_does_not_import_jax():
+    code = "import sys; import fidec.store.rundir, fidec.console.progress; assert 'jax' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_create_write_and_read_back(tmp_path):
+    path = tmp_path / "deep" / "run"
+    config = {"task": "cube", "algo": {"lr": 3e-4, "hidden": (512, 512), "metric": None}}
+    with RunDirectory.create(path) as run:
+        assert not run.read_only
+        assert run.read_status() is None
+        run.write_config(config)
+        run.write_environment({"numpy": np.__version__})
+        run.write_status("preempted", np.int32(7), "SIGTERM")
+        with pytest.raises(ValueError, match="finished"):
+            run.write_status("finished", 7)
+    with RunDirectory.open(path, read_only=True) as run:
+        assert run.read_config() == {
+            "task": "cube",
+            "algo": {"lr": 3e-4, "hidden": [512, 512], "metric": None},
+        }
+        assert run.read_environment() == {"numpy": np.__version__}
+        status = run.read_status()
+        assert (status["state"], status["step"], status["reason"]) == ("preempted", 7, "SIGTERM")
+        assert run.read_jsonl("train") == []
+        run.config.write_text("{")
+        with pytest.raises(RunError, match=r"config\.json cannot be read"):
+            run.read_config()
+        run.config.unlink()
+        with pytest.raises(RunError, match=r"config\.json is missing"):
+            run.read_config()
+    named = {run.config, run.environment, run.status, run.run_log, run.checkpoints, run.replay, run.policy}
+    logs = {f"{name}.jsonl" for name in (*REPLAYED, "time")} | {"tb"}  # written by `RunLog`
+    assert {entry.name for entry in named} | logs == set(CONTENTS) - {"audit"}  # which `fidec audit` writes
+
+
+def test_an_existing_run_needs_resume_or_overwrite(tmp_path):
+    path = tmp_path / "run"
+    with RunDirectory.create(path) as run:
+        run.write_config({"a": 1})
+        (run.checkpoints / "00000001").mkdir(parents=True)
+        (run.checkpoints / "00000001" / "state").write_text("x")
+        run.replay.mkdir()
+        (run.replay / "00000000.safetensors").write_text("x")
+        (path / "exploration.jsonl").write_text("{}\n")
+        (path / "notes.txt").write_text("mine")
+        (path / ".status.json.1.tmp").write_text("left by a kill")
+    with pytest.raises(RunError, match=r"--resume.*--overwrite"):
+        RunDirectory.create(path)
+    with RunDirectory.open(path) as run:
+        assert run.read_config() == {"a": 1}
+    with RunDirectory.create(path, overwrite=True):
+        assert sorted(entry.name for entry in path.iterdir()) == ["lock", "notes.txt", "run.json"]
+    with RunDirectory.create(tmp_path / "new", overwrite=True) as run:
+        assert run.path.is_dir()
+
+
+def test_overwrite_does_not_follow_links(tmp_path):
+    outside = tmp_path / "big-disk"
+    outside.mkdir()
+    (outside / "keep").write_text("x")
+    path = tmp_path / "run"
+    RunDirectory.create(path).close()
+    (path / "checkpoints").symlink_to(outside)
+    RunDirectory.create(path, overwrite=True).close()
+    assert (outside / "keep").exists()
+    assert not (path / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("marker", [None, "{}", "[]", "not json", '{"format": "other"}'])
+def test_foreign_directories_are_never_touched(tmp_path, marker):
+    path = tmp_path / "home"
+    (path / "checkpoints").mkdir(parents=True)
+    (path / "config.json").write_text("precious")
+    if marker is not None:
+        (path / "run.json").write_text(marker)
+    before = sorted(path.rglob("*"))
+    for attempt in (
+        lambda: RunDirectory.create(path),
+        lambda: RunDirectory.create(path, overwrite=True),
+        lambda: RunDirectory.open(path),
+        lambda: RunDirectory.open(path, read_only=True),
+    ):
+        with pytest.raises(RunError, match=r"run\.json"):
+            attempt()
+    assert sorted(path.rglob("*")) == before
+    assert (path / "config.json").read_text() == "precious"
+
+
+def test_missing_and_files(tmp_path):
+    with pytest.raises(RunError, match="there is no run at"):
+        RunDirectory.open(tmp_path / "absent")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(RunError, match="is a file"):
+        RunDirectory.create(tmp_path / "file", overwrite=True)
+    with pytest.raises(RunError, match="could not write the run directory"):
+        RunDirectory.create(tmp_path / "file" / "below")
+
+
+def test_a_start_that_was_killed_before_its_marker_does_not_block(tmp_path):
+    path = tmp_path / "run"
+    path.mkdir()
+    (path / "lock").write_text("")
+    (path / ".run.json.77.tmp").write_text('{"form')
+    RunDirectory.create(path).close()
+    RunDirectory.open(path).close()
+
+
+def test_a_second_process_is_refused_and_a_killed_one_does_not_block(tmp_path):
+    path = tmp_path / "run"
+    holder = start("create", path)
+    try:
+        assert holder.stdout.readline() == "held\n"
+        for attempt in (
+            lambda: RunDirectory.create(path),
+            lambda: RunDirectory.create(path, overwrite=True),
+            lambda: RunDirectory.open(path),
+        ):
+            with pytest.raises(BusyError) as caught:
+                attempt()
+            assert f"process {holder.pid} on host {socket.gethostname()}" in str(caught.value)
+            assert caught.value.exit_code == 75
+        RunDirectory.open(path, read_only=True).close()  # looking is allowed
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+        assert json.loads((path / "lock").read_text())["pid"] == holder.pid  # stale, and no obstacle
+        with RunDirectory.open(path):
+            assert json.loads((path / "lock").read_text())["pid"] == os.getpid()
+            with pytest.raises(BusyError):
+                RunDirectory.open(path)
+        RunDirectory.open(path).close()
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+@pytest.mark.parametrize("how", ["create", "overwrite"])
+def test_of_many_starts_exactly_one_goes_on(tmp_path, how):
+    path = tmp_path / "run"
+    starts = [start(how, path) for _ in range(6)]
+    try:
+        said = [process.stdout.readline() for process in starts]
+        assert said.count("held\n") == 1
+        codes = [process.wait() for process, line in zip(starts, said, strict=True) if line != "held\n"]
+        assert codes == [75] * 5
+    finally:
+        for process in starts:
+            process.kill()
+            process.communicate()
+
+
+def test_a_worker_that_outlives_a_killed_run_does_not_keep_the_lock(tmp_path):
+    code = """
+        import subprocess, sys
+        from fidec.store.rundir import RunDirectory
+        run = RunDirectory.create(sys.argv[1])
+        child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], close_fds=False)
+        print(child.pid, flush=True)
+        sys.stdin.read()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "run")]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    worker = int(holder.stdout.readline())
+    try:
+        with pytest.raises(BusyError):
+            RunDirectory.open(tmp_path / "run")
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+        os.kill(worker, 0)  # still there
+        RunDirectory.open(tmp_path / "run").close()
+    finally:
+        holder.stdin.close()
+        holder.stdout.close()
+        os.kill(worker, signal.SIGKILL)

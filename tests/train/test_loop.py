@@ -1,0 +1,234 @@
+"""The compiled loop: what it computes does not depend on how it is cut into dispatches."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fidec import algos, dataset_from_arrays, rng
+from fidec.data.feed import DeviceFeed
+from fidec.data.sampling import PLAIN
+from fidec.errors import NonFiniteError
+from fidec.train import loop
+from fidec.types import Spec
+from helpers.runs import random_columns
+
+SEED, BATCH, STEPS = 5, 16, 23
+
+
+def bits(tree) -> list[bytes]:
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
+
+
+def run(steps, carry, chunk, *borders):
+    """Dispatch [0, b0), [b0, b1), ..."""
+    first = 0
+    for last in borders:
+        carry = steps(carry, chunk, np.int32(first), np.int32(last))
+        first = last
+    return carry
+
+
+class Setting:
+    """A method with data on the device, and its compiled loop."""
+
+    def __init__(self, name: str, columns=None, **options):
+        dataset = dataset_from_arrays(**(columns or random_columns()))
+        method = algos.get(name)
+        self.algorithm = method.make(method.configure(**options), dataset.spec)
+        self.data = jax.tree.map(jnp.asarray, dataset.batch())
+        self.feed = DeviceFeed(self.data, SEED, BATCH, PLAIN)
+        self.chunk, _ = self.feed.at(0)  # of more steps than any test here takes
+        self.batch = loop.example_batch(self.feed.example)
+        self.steps = loop.make_steps(self.algorithm, SEED)
+
+    def start(self):
+        return loop.start(self.algorithm, SEED, self.batch)
+
+
+@pytest.fixture(scope="module")
+def fidec(compile_cache):
+    return Setting("fidec", hidden=(16, 16), flow_steps=2)
+
+
+@pytest.fixture
+def linear(tiny, compile_cache):
+    return Setting("tiny")
+
+
+def test_dispatches_of_any_length_give_the_same_bits(fidec):
+    whole = run(fidec.steps, fidec.start(), fidec.chunk, STEPS)
+    parts = run(fidec.steps, fidec.start(), fidec.chunk, 1, 8, 8, 13, 22, STEPS)
+    assert bits(whole) == bits(parts)
+    assert int(whole.state.step) == STEPS
+    assert fidec.steps._cache_size() == 1  # first and last are arguments: no length compiles anew
+
+
+def compare_with_single_updates(setting, count: int) -> None:
+    """The same updates as separate calls. XLA may fuse them differently, so equality is up to rounding."""
+    carry = run(setting.steps, setting.start(), setting.chunk, count)
+    state, sums = setting.start().state, dict.fromkeys(carry.sums, 0.0)
+    update = jax.jit(setting.algorithm.update)
+    size = setting.data.rewards.shape[0]
+    for step in range(count):
+        rows = jax.random.randint(rng.at(rng.stream(SEED, "batch"), step), (BATCH,), 0, size)
+        batch = jax.tree.map(lambda array, rows=rows: array[rows], setting.data)
+        state, metrics = update(state, batch, rng.at(rng.stream(SEED, "update"), step))
+        sums = {name: sums[name] + float(metrics[name]) for name in sums}
+    expected = jax.tree_util.tree_leaves_with_path(state)
+    for (path, leaf), found in zip(expected, jax.tree.leaves(carry.state), strict=True):
+        np.testing.assert_allclose(found, leaf, rtol=1e-4, atol=1e-6, err_msg=str(path))
+    for name, total in sums.items():
+        np.testing.assert_allclose(carry.sums[name], total, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_the_loop_is_a_loop_of_updates(linear):
+    compare_with_single_updates(linear, 40)
+
+
+@pytest.mark.slow  # for the compilation alone
+def test_the_loop_is_a_loop_of_fidec_updates(fidec):
+    compare_with_single_updates(fidec, 6)
+
+
+def test_another_seed_or_an_update_left_out_shows(linear):
+    """The comparisons above could tell: the bits depend on every step and on the seed."""
+    whole = run(linear.steps, linear.start(), linear.chunk, STEPS)
+    skipped = linear.steps(linear.start(), linear.chunk, np.int32(1), np.int32(STEPS))
+    rows, _ = DeviceFeed(linear.data, SEED + 1, BATCH, PLAIN).at(0)
+    other = linear.steps(linear.start(), rows, np.int32(0), np.int32(STEPS))
+    noise = loop.make_steps(linear.algorithm, SEED + 1)(linear.start(), linear.chunk, np.int32(0), np.int32(STEPS))
+    assert bits(whole.state["weight"]) != bits(skipped.state["weight"])
+    assert bits(whole.state["weight"]) != bits(other.state["weight"])
+    assert bits(whole.state["weight"]) != bits(noise.state["weight"])
+
+
+def test_means_are_over_the_steps_since_they_were_taken(linear):
+    one_by_one, carry = [], linear.start()
+    for step in range(7):
+        carry = linear.steps(carry, linear.chunk, np.int32(step), np.int32(step + 1))
+        means, carry = loop.take_means(carry, step + 1)
+        one_by_one.append(means)
+    carry = run(linear.steps, linear.start(), linear.chunk, 3)
+    first, carry = loop.take_means(carry, 3)
+    carry = linear.steps(carry, linear.chunk, np.int32(3), np.int32(7))
+    second, carry = loop.take_means(carry, 7)
+    for name in first:
+        np.testing.assert_allclose(first[name], np.mean([m[name] for m in one_by_one[:3]]), rtol=1e-6)
+        np.testing.assert_allclose(second[name], np.mean([m[name] for m in one_by_one[3:]]), rtol=1e-6)
+    assert int(carry.since) == 7
+    assert all(float(value) == 0 for value in carry.sums.values())
+
+
+def test_no_weak_types_and_a_template_that_fits(fidec, linear):
+    for setting in (fidec, linear):
+        start = setting.start()
+        assert not any(leaf.weak_type for leaf in jax.tree.leaves(start))
+        shapes = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(start)]
+        template = loop.template(setting.algorithm, SEED, setting.batch)
+        assert shapes == [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(template)]
+        after = run(setting.steps, start, setting.chunk, 1)
+        assert shapes == [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(after)]
+        assert not any(leaf.weak_type for leaf in jax.tree.leaves(after))
+
+
+def first_step_with(row: int, size: int) -> int:
+    """The first step whose batch holds this row of the data."""
+    for step in range(1000):
+        rows = jax.random.randint(rng.at(rng.stream(SEED, "batch"), step), (BATCH,), 0, size)
+        if row in np.asarray(rows):
+            return step
+    raise AssertionError("no batch holds the row")
+
+
+def test_the_first_non_finite_term_and_its_step_are_named(linear):
+    columns = random_columns()
+    columns["rewards"][17] = 2e6  # finite, but the tiny method divides by zero there
+    setting = Setting("tiny", columns)
+    size = setting.data.rewards.shape[0]
+    row = int(np.flatnonzero(np.asarray(setting.data.rewards) == np.float32(2e6))[0])
+    step = first_step_with(row, size)
+    loop.check_finite(run(setting.steps, setting.start(), setting.chunk, step) if step else setting.start())
+    carry = run(setting.steps, setting.start(), setting.chunk, step + 30)
+    with pytest.raises(NonFiniteError, match=rf"not finite at step {step}: term\. .*fidec data check"):
+        loop.check_finite(carry)
+
+
+def test_a_nan_in_the_data_is_noticed_at_its_first_batch(fidec):
+    data = fidec.data._replace(rewards=fidec.data.rewards.at[17].set(jnp.nan))
+    step = first_step_with(17, data.rewards.shape[0])
+    chunk, _ = DeviceFeed(data, SEED, BATCH, PLAIN).at(0)
+    carry = run(fidec.steps, fidec.start(), chunk, step + 5)
+    with pytest.raises(NonFiniteError, match=rf"at step {step}: .*critic_loss.*grad_norm/critic"):
+        loop.check_finite(carry)
+
+
+def test_a_signal_stops_between_dispatches(linear):
+    shown = []
+
+    def on_dispatch(step):
+        shown.append(step)
+        if len(shown) == 3:
+            signal.raise_signal(signal.SIGTERM)
+
+    with loop.catch_signals() as signals:
+        carry, step = loop.run_to(
+            linear.steps, linear.start(), linear.feed, 0, 10**6, loop.Pace(), signals, on_dispatch
+        )
+    assert signals.received == signal.SIGTERM
+    assert step == shown[-1] == int(carry.state["count"])
+    assert len(shown) == 3
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_steps_taken_one_by_one_are_the_loop(linear):
+    """As images are trained on a CPU."""
+    alone = loop.one_by_one(loop.make_steps(linear.algorithm, SEED, looped=False))
+    carry = run(alone, linear.start(), linear.chunk, 1, 3, STEPS)
+    whole = run(linear.steps, linear.start(), linear.chunk, STEPS)
+    assert int(carry.state["count"]) == int(whole.state["count"]) == STEPS
+    for ours, theirs in zip(jax.tree.leaves(carry), jax.tree.leaves(whole), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    assert not loop.step_by_step(Spec((3,), 2))
+    assert loop.step_by_step(Spec((8, 8, 3), 2, "uint8")) == (jax.default_backend() == "cpu")
+
+
+def test_a_second_interrupt_is_not_caught():
+    with loop.catch_signals() as signals:
+        signal.raise_signal(signal.SIGINT)
+        assert signals.received == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_training_in_a_thread_leaves_signal_handlers_alone():
+    seen = []
+
+    def work():
+        with loop.catch_signals() as signals:
+            seen.append(signals.received)
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [None]
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_the_pace_follows_the_clock():
+    pace = loop.Pace()
+    assert pace.next(10**6) == 10
+    assert pace.next(4) == 4
+    pace.record(10, 0.1)
+    assert pace.next(10**6) == int(100 * loop.DISPATCH_SECONDS)
+    pace.record(1, 10.0)  # a machine that got slow still makes progress
+    for _ in range(50):
+        pace.record(1, 10.0)
+    assert pace.next(10**6) == 1

@@ -1,0 +1,319 @@
+"""The online phase: what it does is what a plain loop does, and stopping it anywhere changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from fidec import algos, dataset_from_arrays, fit, resume, rng
+from fidec.data import replay
+from fidec.envs.lanes import exploration_seed
+from fidec.errors import ConfigError, RunError
+from fidec.train import loop
+from fidec.train.config import OnlineConfig
+from fidec.train.online import Online
+from fidec.train.run import Preempted
+from fidec.types import Batch
+from helpers.online_envs import Walk, make_unrepeatable, make_walk
+from helpers.runs import TASK, online_fingerprint, random_columns, read_rows, stored_rows
+
+OFFLINE, ONLINE = 20, 60
+SETTINGS = {
+    "task": TASK,
+    "steps": OFFLINE,
+    "online_steps": ONLINE,
+    "seed": 4,
+    "batch_size": 8,
+    "log_interval": 15,
+    "checkpoint_interval": 25,
+    "eval_interval": 40,
+    "eval_episodes": 2,
+    "eval_envs": 1,
+    "quiet": True,
+}
+SMALL = {"hidden": (8, 8)}
+KINDS = {
+    "rebrac": ("rebrac", {}),  # uses next actions
+    "three environments": ("tiny", {"online": OnlineConfig(envs=3)}),
+    "overlap": ("tiny", {"online": OnlineConfig(overlap=True)}),
+    "rlpd": ("rlpd", {"steps": 0, "online": OnlineConfig(updates=2, random_steps=7)}),
+    "calql": ("calql", {}),  # whole episodes, returns
+    "small ring": ("tiny", {"online": OnlineConfig(capacity=210)}),  # 200 offline rows: they are overwritten
+    "frozen": ("fidec", {"online": OnlineConfig(freeze_flow=True)}),
+}
+
+
+NORMAL = ("rebrac", "three environments", "calql")
+
+
+@pytest.fixture
+def dataset():
+    return dataset_from_arrays(**random_columns())
+
+
+@pytest.fixture(autouse=True)
+def walk(monkeypatch, compile_cache, tiny):
+    """Every task is the walk, and the host is asked after every round: a stop may come anywhere.
+
+    Where no other method is needed it is the tiny one.
+    """
+    monkeypatch.setattr("fidec.train.evaluate.make", make_walk)
+    monkeypatch.setattr(loop, "DISPATCH_SECONDS", 0.0)
+
+
+def train(dataset, out: Path, kind: str, **changes):
+    algo, settings = KINDS[kind]
+    evaluations = {} if kind == "rebrac" else {"eval_interval": 0}
+    options = {} if algo == "tiny" else SMALL
+    return fit(dataset, out, algo=algo, options=options, **{**SETTINGS, **evaluations, **settings, **changes})
+
+
+@pytest.fixture(scope="module")
+def wholes(tmp_path_factory):
+    return tmp_path_factory.mktemp("whole"), {}
+
+
+@pytest.fixture
+def whole(wholes, dataset):
+    """whole(kind): the directory of the uninterrupted run, made once, and its last step."""
+    directory, made = wholes
+
+    def run(kind: str) -> tuple[Path, int]:
+        if kind not in made:
+            made[kind] = train(dataset, directory / kind, kind)
+        return made[kind].directory, made[kind].step
+
+    return run
+
+
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=() if k in NORMAL else pytest.mark.slow) for k in KINDS])
+def test_stopped_anywhere_and_resumed_is_uninterrupted(dataset, whole, tmp_path, stop_at, kind):
+    uninterrupted, total = whole(kind)
+    # Each stop starts new processes. They fall before and after evaluations, checkpoints, ends of episodes.
+    stops = {"rebrac": [OFFLINE - 7, OFFLINE + 41], "calql": [OFFLINE + 19]}
+    stops = stops.get(kind, [total - 27])
+    stop_at(stops[0])
+    with pytest.raises(Preempted):
+        train(dataset, tmp_path / "stopped", kind)
+    for step in stops[1:]:
+        stop_at(step)
+        with pytest.raises(Preempted):
+            resume(tmp_path / "stopped", dataset, quiet=True)
+    resume(tmp_path / "stopped", dataset, quiet=True)
+    assert online_fingerprint(tmp_path / "stopped", total) == online_fingerprint(uninterrupted, total)
+
+
+def test_a_finished_offline_run_goes_on_online_as_if_it_had_been_asked_at_once(dataset, whole, tmp_path):
+    train(dataset, tmp_path / "later", "rebrac", online_steps=0)
+    assert not (tmp_path / "later" / "replay").exists()
+    resume(tmp_path / "later", dataset, online_steps=ONLINE, quiet=True)
+    assert online_fingerprint(tmp_path / "later", OFFLINE + ONLINE) == online_fingerprint(
+        whole("rebrac")[0], OFFLINE + ONLINE
+    )
+
+
+@pytest.mark.slow
+def test_more_online_steps_go_on_where_the_run_ended(dataset, whole, tmp_path):
+    """In the middle of an episode, and in a larger buffer. Only the logs tell, by the rows of the former end."""
+    train(dataset, tmp_path / "longer", "rebrac", online_steps=33)
+    assert not stored_rows(tmp_path / "longer").terminals[-1]
+    resume(tmp_path / "longer", dataset, online_steps=ONLINE, quiet=True)
+    ours, theirs = (online_fingerprint(run, OFFLINE + ONLINE) for run in (tmp_path / "longer", whole("rebrac")[0]))
+    logs = {"train.jsonl", "eval.jsonl", "episodes.jsonl"}
+    assert {n: v for n, v in ours.items() if n not in logs} == {n: v for n, v in theirs.items() if n not in logs}
+
+
+@pytest.mark.slow
+def test_fewer_steps_than_asked_for_before_are_refused(dataset, tmp_path):
+    train(dataset, tmp_path / "run", "three environments", online_steps=30)
+    with pytest.raises(ConfigError, match="30 online steps; --online-steps 10 would be fewer"):
+        resume(tmp_path / "run", dataset, online_steps=10, quiet=True)
+    with pytest.raises(ConfigError, match="only --online-steps can be more"):
+        resume(tmp_path / "run", dataset, steps=OFFLINE + 5, quiet=True)
+
+
+def test_it_is_the_plain_loop(dataset, tmp_path):
+    """One step, one row, one update, written out: an environment in this process, and one ring that holds it all."""
+    steps = 30
+    online = OnlineConfig(capacity=1000)
+    run = train(dataset, tmp_path / "run", "rebrac", online_steps=steps, eval_interval=0, online=online)
+    algorithm = algos.make("rebrac", dataset.spec, **SMALL)
+    ring = replay.of(dataset.batch(), 1000)
+    state = algorithm.init(rng.stream(4, "init"))
+    update, explore = jax.jit(algorithm.update), jax.jit(algorithm.explore)
+    keys = {name: rng.stream(4, name) for name in ("batch", "update", "explore")}
+
+    def learn(state, number):
+        batch = replay.sample(ring, rng.at(keys["batch"], number), 8)
+        return update(state, batch, rng.at(keys["update"], number))[0]
+
+    for number in range(OFFLINE):
+        state = learn(state, number)
+    env, episode, t = Walk(), 0, 0
+    seen = env.reset(seed=exploration_seed(4, 0))[0]
+    for number in range(OFFLINE, OFFLINE + steps):
+        action = np.asarray(explore(state, seen, rng.at(keys["explore"], episode, t)))
+        following, reward, terminated, truncated, _ = env.step(action)
+        row = Batch(*(np.float32(x)[None] for x in (seen, action, reward, not terminated, following, action)))
+        ring = replay.follow(ring, row, np.int32([ring.position - 1 if t else -1]))
+        seen, t = following, t + 1
+        if terminated or truncated:
+            episode, t = episode + 1, 0
+            seen = env.reset(seed=exploration_seed(4, episode))[0]
+        state = learn(state, number)
+    session_state = loaded(run.directory, OFFLINE + steps)
+    for name, ours in flat(state).items():
+        np.testing.assert_allclose(session_state[name], ours, rtol=2e-4, atol=2e-5, err_msg=name)
+    rows = stored_rows(run.directory)
+    np.testing.assert_allclose(
+        rows.batch.observations, ring.rows.observations[200 : 200 + steps], rtol=1e-4, atol=1e-5
+    )
+    np.testing.assert_array_equal(rows.batch.masks, ring.rows.masks[200 : 200 + steps])
+
+
+def loaded(run: Path, step: int) -> dict[str, np.ndarray]:
+    from fidec.store import trees
+
+    found = trees.load_flat(run / "checkpoints" / f"{step:08d}" / "state.safetensors")
+    return {name.removeprefix("state/"): array for name, array in found.items() if name.startswith("state/")}
+
+
+def flat(state) -> dict[str, np.ndarray]:
+    from fidec.store import trees
+
+    return trees.flatten_tree(state)
+
+
+def test_a_signal_in_the_middle_of_an_episode_gives_it_up_to_be_made_again(dataset, whole, tmp_path, monkeypatch):
+    """Cal-QL collects whole episodes, and of a later one some steps are made when the signal comes."""
+    calls, received = [0], Online._received
+
+    def receive(self):
+        calls[0] += 1
+        if calls[0] == 15:  # in the third episode of this seed: the first have seven and six steps
+            os.kill(os.getpid(), signal.SIGTERM)
+        return received(self)
+
+    monkeypatch.setattr(Online, "_received", receive)
+    with pytest.raises(Preempted):
+        train(dataset, tmp_path / "run", "calql")
+    held = stored_rows(tmp_path / "run")
+    assert held.terminals[-1]
+    assert held.count < calls[0]
+    resume(tmp_path / "run", dataset, quiet=True)
+    uninterrupted, total = whole("calql")
+    assert online_fingerprint(tmp_path / "run", total) == online_fingerprint(uninterrupted, total)
+
+
+def settings_of(run: Path) -> dict:
+    return json.loads((run / "config.json").read_text())["online"]
+
+
+def test_what_is_refused_at_a_resume_leaves_the_run_as_it_was(dataset, tmp_path, monkeypatch):
+    train(dataset, tmp_path / "run", "overlap", online_steps=0)
+    config = (tmp_path / "run" / "config.json").read_bytes()
+    with pytest.raises(ConfigError, match="less than the 200 offline transitions"):
+        resume(tmp_path / "run", dataset, online_steps=9, online=OnlineConfig(capacity=100), quiet=True)
+    for place, words in (
+        ("buffer", "buffer of 9 online transitions takes"),
+        ("session", "larger than the memory limit"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"fidec.train.{place}.free_memory", lambda: 10.0)
+            with pytest.raises(ConfigError, match=words):
+                resume(tmp_path / "run", dataset, online_steps=9, quiet=True)
+    assert (tmp_path / "run" / "config.json").read_bytes() == config
+    with pytest.raises(ConfigError, match=r"has no online phase: --online\.updates needs --online-steps"):
+        resume(tmp_path / "run", dataset, online=OnlineConfig(updates=2), quiet=True)
+
+
+def test_the_options_of_a_phase_are_chosen_when_it_begins(dataset, tmp_path):
+    run = train(dataset, tmp_path / "run", "overlap", online_steps=0).directory
+    resume(run, dataset, online_steps=5, online=OnlineConfig(updates=3, random_steps=2), quiet=True)
+    assert (settings_of(run)["updates"], settings_of(run)["random_steps"]) == (3, 2)
+    with pytest.raises(ConfigError, match="updates cannot change, only max_failures can"):
+        resume(run, dataset, online_steps=9, online=OnlineConfig(updates=2), quiet=True)
+    resume(run, dataset, online_steps=9, online=OnlineConfig(max_failures=2), quiet=True)
+    assert (settings_of(run)["updates"], settings_of(run)["max_failures"]) == (3, 2)
+
+
+def test_rewards_are_shifted_as_the_data_s_were(dataset, tmp_path):
+    """A data set says by how much; one that says nothing was not shifted."""
+    shifted = dataclasses.replace(dataset, info={"reward_shift": -1.0})
+    runs = [
+        train(data, tmp_path / name, "overlap", online_steps=5, steps=1).directory
+        for name, data in (("plain", dataset), ("shifted", shifted))
+    ]
+    assert [settings_of(run)["reward_shift"] for run in runs] == [0.0, -1.0]
+    plain, moved = (stored_rows(run).batch.rewards for run in runs)
+    np.testing.assert_allclose(moved[0], plain[0] - 1.0, rtol=1e-6)
+
+
+def test_rows_are_what_the_environment_did(dataset, tmp_path):
+    """Terminated rows do not bootstrap and cut-off ones do; no row leads from one episode into another."""
+    changes = {"online": OnlineConfig(reward_shift=-1.0, envs=2), "log_interval": 20, "eval_interval": 0}
+    run = train(dataset, tmp_path / "run", "overlap", **changes).directory
+    rows = stored_rows(run)
+    assert rows.count == ONLINE
+    logged = {row["episode"]: row for row in read_rows(run / "exploration.jsonl")}
+    assert len(logged) > 6
+    for episode, row in logged.items():
+        found = np.flatnonzero(rows.episodes == episode)
+        found = found[np.argsort(rows.steps[found])]
+        assert (exploration_seed(4, episode), row["length"]) == (row["seed"], 4 + row["seed"] % 6)
+        assert rows.steps[found].tolist() == list(range(row["length"]))
+        assert rows.terminals[found].tolist() == [False] * (len(found) - 1) + [True]
+        even = row["length"] % 2 == 0
+        assert rows.batch.masks[found].tolist() == [1.0] * (len(found) - 1) + [0.0 if even else 1.0]
+        assert (row["success"], row["status"]) == (float(even), "ok")
+        np.testing.assert_array_equal(rows.batch.observations[found[1:]], rows.batch.next_observations[found[:-1]])
+        np.testing.assert_allclose(rows.batch.rewards[found].sum() + len(found), row["return"], rtol=1e-5)
+    last = read_rows(run / "train.jsonl")[-1]
+    assert (last["online/steps"], last["online/buffer"]) == (ONLINE, 200 + ONLINE)
+    assert last["online/offline_share"] == 200 / (200 + ONLINE)
+    assert last["exploration/episodes"] == len(logged)
+    by_step = {row["step"]: row for row in read_rows(run / "train.jsonl")}
+    recent = [row for row in logged.values() if 40 < row["step"] <= 60]
+    assert by_step[60]["exploration/return"] == pytest.approx(np.mean([row["return"] for row in recent]))
+    assert sorted(by_step) == [20, 40, 60, 80]
+    assert "online/steps" not in by_step[20]
+
+
+def test_an_environment_that_cannot_be_repeated_goes_on_at_the_next_episode(dataset, tmp_path, stop_at, monkeypatch):
+    monkeypatch.setattr("fidec.train.evaluate.make", make_unrepeatable)
+    stop_at(OFFLINE + 41)
+    with pytest.raises(Preempted):
+        train(dataset, tmp_path / "run", "small ring")
+    before = stored_rows(tmp_path / "run")
+    assert not before.terminals[-1]  # it was in the middle of an episode
+    resume(tmp_path / "run", dataset, quiet=True)
+    after = stored_rows(tmp_path / "run")
+    assert after.count == ONLINE
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b[: before.count]), tuple(before), tuple(after))
+    assert (after.episodes[before.count], after.steps[before.count]) == (before.episodes[-1] + 1, 0)
+    assert "not deterministic" in (tmp_path / "run" / "run.log").read_text()
+
+
+def test_what_cannot_be_is_refused_before_anything_is_written(dataset, tmp_path):
+    def refused(match, algo="fql", **changes):
+        with pytest.raises((ConfigError, RunError), match=match):
+            fit(dataset, tmp_path / "run", algo=algo, options=SMALL, **{**SETTINGS, **changes})
+
+    refused("bc is not trained online", "bc")
+    refused("srpo is not trained online", "srpo")
+    refused("name a --task", task=None)
+    refused("online.collect must be episode", "calql", online=OnlineConfig(collect="step"))
+    refused("no behaviour flow that can be frozen", "rebrac", online=OnlineConfig(freeze_flow=True))
+    refused("leave --buffer out", buffer=dataset)
+    with pytest.raises(ConfigError, match="one environment and no overlap"):
+        OnlineConfig(collect="episode", envs=2)
+    with pytest.raises(ConfigError, match=r"online\.sampling must be uniform or balanced"):
+        OnlineConfig(sampling="half")
+    assert not (tmp_path / "run").exists()
