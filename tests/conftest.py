@@ -63,14 +63,11 @@ def plugin_site(tmp_path_factory):
 @pytest.fixture
 def tiny(plugin_site, monkeypatch):
     """Install the tiny method in this process; returns its module."""
-    from fidec.algos import base
 
     monkeypatch.syspath_prepend(str(plugin_site))
-    base._plugins.cache_clear()
     yield importlib.import_module("fidec_tiny")
     for name in ("fidec_tiny", "fidec_tiny_env"):
         sys.modules.pop(name, None)
-    base._plugins.cache_clear()
 
 
 @pytest.fixture

@@ -9,10 +9,9 @@ import sys
 import pytest
 
 from fidec import algos, cli
-from fidec.algos import base
+from fidec.algos.common.residual import ResidualConfig
 from fidec.algos.deflow import DeFlowConfig
 from fidec.algos.fidec import FiDecConfig
-from fidec.algos.residual import ResidualConfig
 from fidec.cli.algos import describe
 from fidec.errors import ConfigError
 from fidec.types import Spec
@@ -129,10 +128,8 @@ def plugin(tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
-    base._plugins.cache_clear()
     yield
     sys.modules.pop(package, None)
-    base._plugins.cache_clear()
 
 
 @pytest.mark.usefixtures("plugin")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fidec.algos.base import Transport
+from fidec.algos.common.base import Transport
 from fidec.audit import figures as audit_report
 from fidec.audit import neighbours
 from fidec.audit.measure import ABSOLUTE, RELATIVE, Audit, carry, log_normal, measure

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fidec import algos
-from fidec.algos.base import COMMON_LOGS
+from fidec.algos.common.base import COMMON_LOGS
 from fidec.cli import COMMANDS
 from fidec.cli.algos import meanings
 from fidec.cli.data import COMMANDS as DATA_COMMANDS

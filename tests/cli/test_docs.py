@@ -22,8 +22,8 @@ from jax.experimental.compilation_cache import compilation_cache
 
 import fidec
 from fidec import algos, cli, tasks
-from fidec.algos import backbone
-from fidec.algos import base as register
+from fidec.algos.common import backbone
+from fidec.algos.common import base as register
 from fidec.envs.evaluate import summarise
 from fidec.envs.pool import Episode
 from fidec.errors import ConfigError
@@ -37,7 +37,7 @@ PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md"]
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]\n]+\]\(([^)\s]+)\)")
 PRESETS = ("recommended", "paper", "released")
-METHODS = sorted(register._OWN)  # without plug-ins
+METHODS = register.METHODS.builtin()  # without plug-ins
 # Options that the overview explains once, for all methods.
 COMMON_OPTIONS = set(backbone.FlowConfig.__dataclass_fields__)
 
@@ -322,7 +322,6 @@ def test_plugin_page_works_as_an_installed_package(empty: Path, monkeypatch: pyt
     (info / "entry_points.txt").write_text(f"[{algos.ENTRY_POINTS}]\n{lines}")
     (site / f"{module}.py").write_text(blocks(text, "python")[0][2])
     monkeypatch.syspath_prepend(site)
-    register._plugins.cache_clear()
     importlib.invalidate_caches()
     try:
         assert "cloning" in algos.names()
@@ -344,7 +343,6 @@ def test_plugin_page_works_as_an_installed_package(empty: Path, monkeypatch: pyt
         assert actions.shape == (5, 2)
         assert np.array_equal(actions, before)
     finally:
-        register._plugins.cache_clear()
         sys.modules.pop(module, None)
 
 

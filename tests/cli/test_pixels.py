@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import fidec
-from fidec.algos import Algorithm, Method, base
+from fidec.algos import Algorithm, Method
+from fidec.algos.common import base
 from fidec.data import feed, unpack
 from fidec.envs.evaluate import summarise
 from fidec.envs.pool import EnvPool

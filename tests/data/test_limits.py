@@ -17,7 +17,7 @@ from jax.scipy.stats import norm
 from scipy.optimize import minimize_scalar
 
 from fidec import algos, nn
-from fidec.algos import backbone
+from fidec.algos.common import backbone
 from fidec.ops import policies, values
 from fidec.types import Batch, Spec
 

@@ -13,7 +13,7 @@ import sys
 import pytest
 
 from fidec import algos, cli, tasks
-from fidec.algos import base
+from fidec.algos.common import base
 from fidec.cli.train import _picked
 from fidec.errors import ConfigError
 from fidec.tasks import describe
@@ -88,7 +88,7 @@ def test_every_cell_of_the_published_table(row):
     """Whole configurations are compared: what the table does not say stays at the method's default."""
     cells = dict(zip(HEAD, row, strict=True))
     expected = published(cells["family"], cells)
-    assert {name for name, _ in expected} == set(base._NAMES)
+    assert {name for name, _ in expected} == set(base.METHODS.builtin())
     for (method, preset), options in expected.items():
         found = resolve_options(method, preset, f"{cells['family']}-singletask-task1-v0")
         assert found == algos.get(method).configure(preset, **options), (method, preset)

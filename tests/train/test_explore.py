@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from fidec import algos
-from fidec.algos import base
+from fidec.algos.common import base
 from fidec.types import Spec
 
 SPEC = Spec((3,), 2)
 ROWS = 20_000
 OWN_NOISE = ("calql", "iql", "rebrac", "rlpd")  # the others explore as they act
-ONLINE = sorted(name for name in base._OWN if not algos.get(name).offline_only)
+ONLINE = sorted(name for name in base.METHODS.builtin() if not algos.get(name).offline_only)
 fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
@@ -165,7 +165,7 @@ def test_every_exploration_takes_single_observations_side_by_side(name):
 def test_the_settings_that_methods_have_of_their_own():
     from fidec.train.config import OnlineConfig
 
-    own = {name: algos.get(name) for name in base._OWN}
+    own = {name: algos.get(name) for name in base.METHODS.builtin()}
     assert {name: dict(method.online) for name, method in own.items() if method.online} == {
         "calql": {"sampling": "balanced", "collect": "episode"},
         "rlpd": {"sampling": "balanced"},

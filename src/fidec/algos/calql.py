@@ -24,8 +24,8 @@ import jax.numpy as jnp
 import optax
 
 from fidec import nn
-from fidec.algos import backbone
-from fidec.algos.base import Algorithm, Method, State
+from fidec.algos.common import backbone
+from fidec.algos.common.base import Algorithm, Method, State
 from fidec.algos.rlpd import explore_by_sample, soft_losses
 from fidec.errors import ConfigError
 from fidec.ops import policies, values

@@ -1,14 +1,14 @@
 """DeFlow: FiDec's algorithm with the isotropic metric, D(delta) = mean(delta^2).
 
-The two share `fidec.algos.residual`; FiDec with `metric="isotropic"` is DeFlow bit for bit.
+The two share `fidec.algos.common.residual`; FiDec with `metric="isotropic"` is DeFlow bit for bit.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fidec.algos import residual
-from fidec.algos.base import Algorithm, Method
+from fidec.algos.common import residual
+from fidec.algos.common.base import Algorithm, Method
 from fidec.ops import fisher
 from fidec.types import Spec
 

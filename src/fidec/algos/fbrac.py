@@ -15,8 +15,8 @@ import jax
 import optax
 
 from fidec import nn
-from fidec.algos import backbone
-from fidec.algos.base import Algorithm, Method, State
+from fidec.algos.common import backbone
+from fidec.algos.common.base import Algorithm, Method, State
 from fidec.ops import values
 from fidec.types import Batch, Metrics, PRNGKey, Spec
 

@@ -19,8 +19,8 @@ from typing import Literal, cast
 
 import jax
 
-from fidec.algos import closed_form, residual
-from fidec.algos.base import Algorithm, Method
+from fidec.algos.common import closed_form, residual
+from fidec.algos.common.base import Algorithm, Method
 from fidec.errors import ConfigError
 from fidec.ops import fisher, flow
 from fidec.types import Spec

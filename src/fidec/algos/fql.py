@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import optax
 
 from fidec import nn
-from fidec.algos import backbone
-from fidec.algos.base import Algorithm, Method, State
+from fidec.algos.common import backbone
+from fidec.algos.common.base import Algorithm, Method, State
 from fidec.ops import policies, values
 from fidec.types import Batch, Metrics, PRNGKey, Spec
 

@@ -21,8 +21,8 @@ import jax
 import optax
 
 from fidec import nn
-from fidec.algos import backbone
-from fidec.algos.base import Algorithm, Method, State
+from fidec.algos.common import backbone
+from fidec.algos.common.base import Algorithm, Method, State
 from fidec.algos.iql import ExpectileConfig, value_losses
 from fidec.errors import ConfigError
 from fidec.ops import diffusion, policies

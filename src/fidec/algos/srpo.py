@@ -20,8 +20,9 @@ import jax
 import jax.numpy as jnp
 
 from fidec import nn
-from fidec.algos import backbone, idql
-from fidec.algos.base import Algorithm, Method, State
+from fidec.algos import idql
+from fidec.algos.common import backbone
+from fidec.algos.common.base import Algorithm, Method, State
 from fidec.algos.iql import value_losses
 from fidec.errors import ConfigError
 from fidec.ops import diffusion

@@ -32,7 +32,7 @@ from fidec.ops.jacobian import value_and_jacobian
 from fidec.types import PRNGKey
 
 if TYPE_CHECKING:
-    from fidec.algos.base import Transport
+    from fidec.algos.common.base import Transport
 
 FIRST_STEPS, MOST_STEPS = 16, 512
 RELATIVE, ABSOLUTE = 0.02, 0.005  # a state is settled when halving its step changes its KL by less (share, nats)

@@ -17,8 +17,8 @@ from typing import Annotated, Any
 import tyro
 
 from fidec import algos
-from fidec.algos import backbone
-from fidec.algos.base import COMMON_LOGS
+from fidec.algos.common import backbone
+from fidec.algos.common.base import COMMON_LOGS
 from fidec.cli.output import parse, print_json, print_table
 
 TASK = "cube-single-play-singletask-task2-v0"  # of the one command; its data can be made anywhere

@@ -18,7 +18,8 @@ import numpy as np
 import optax
 
 from fidec import nn
-from fidec.algos import closed_form, fidec
+from fidec.algos import fidec
+from fidec.algos.common import closed_form
 from fidec.geometry.landscapes import Landscape
 from fidec.ops import dual, fisher, flow, jacobian, values
 from fidec.types import Params, PRNGKey

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, cast
 import tyro
 
 from fidec import algos, tasks
-from fidec.algos.base import check_choices
+from fidec.algos.common.base import check_choices
 from fidec.errors import ConfigError
 
 _OPEN = cast(int, None)  # until `resolve` fills it in, by the task's protocol

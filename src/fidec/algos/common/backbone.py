@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fidec import nn, optim
-from fidec.algos.base import Act, State, check_choices
+from fidec.algos.common.base import Act, State, check_choices
 from fidec.errors import ConfigError
 from fidec.ops import flow, policies, values
 from fidec.types import Batch, Metrics, Params, PRNGKey, Spec

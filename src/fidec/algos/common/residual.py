@@ -26,8 +26,8 @@ import jax.numpy as jnp
 import optax
 
 from fidec import nn
-from fidec.algos import backbone
-from fidec.algos.base import Algorithm, State, Transport
+from fidec.algos.common import backbone
+from fidec.algos.common.base import Algorithm, State, Transport
 from fidec.errors import ConfigError
 from fidec.ops import dual, policies, values
 from fidec.optim import ClipScope, clip_gradients, polyak, step

@@ -7,14 +7,12 @@ Scan, vmap over seeds, donation, exact resume and export follow from that withou
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from importlib import import_module, metadata
 from typing import Any, Literal, NamedTuple, Protocol, get_args, get_origin, get_type_hints
 
 from fidec.errors import ConfigError
+from fidec.register import Register
 from fidec.types import ArrayLike, Batch, Metrics, PRNGKey, Spec
 
 ENTRY_POINTS = "fidec.algos"
@@ -150,44 +148,17 @@ class Method:
         return self.config(**{**self.presets.get(preset, {}), **fields})
 
 
-# fmt: off
-_NAMES = [
-    "bc", "cac", "calql", "deflow", "fawac", "fbrac", "fidec",
-    "fql", "idql", "ifql", "iql", "rebrac", "rlpd", "srpo",
-]
-# fmt: on
-# The methods of this package, by the module that defines `METHOD`. Imported when first asked for.
-_OWN = {name: f"fidec.algos.{name}" for name in _NAMES}
-
-
-@cache
-def _plugins() -> dict[str, metadata.EntryPoint]:
-    return {point.name: point for point in metadata.entry_points(group=ENTRY_POINTS)}
+METHODS = Register("method", "fidec.algos", "METHOD", Method, ENTRY_POINTS)
 
 
 def names() -> list[str]:
-    """All registered methods: this package's and those that other packages add."""
-    return sorted({*_OWN, *_plugins()})
+    """All methods: those of this package and those that other packages add."""
+    return METHODS.names()
 
 
 def get(name: str) -> Method:
     """The method of that name. Another package adds one through the entry-point group `fidec.algos`."""
-    if name in _OWN:
-        return import_module(_OWN[name]).METHOD
-    if name in _plugins():
-        value = _plugins()[name].value
-        try:
-            method = _plugins()[name].load()
-        except (ImportError, AttributeError) as error:
-            raise ConfigError(
-                f"method {name!r} of entry point {value} cannot be loaded: {error}; repair or uninstall it"
-            ) from error
-        if not isinstance(method, Method):
-            raise ConfigError(f"entry point {value} of method {name!r} is not a fidec.algos.Method")
-        return method
-    close = difflib.get_close_matches(name, names(), n=1)
-    hint = f"; did you mean {close[0]}?" if close else "."
-    raise ConfigError(f"there is no method {name!r}{hint} Known methods: {', '.join(names())}")
+    return METHODS.get(name)
 
 
 def make(name: str, spec: Spec, *, preset: str = "recommended", **fields: Any) -> Algorithm:

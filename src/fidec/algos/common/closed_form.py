@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import optax
 
 from fidec import nn
-from fidec.algos import backbone
-from fidec.algos.base import Algorithm, State, Transport
+from fidec.algos.common import backbone
+from fidec.algos.common.base import Algorithm, State, Transport
 from fidec.ops import fisher, policies
 from fidec.types import Batch, Metrics, PRNGKey, Spec
 

@@ -1,0 +1,67 @@
+"""Registers: objects found by name, built in or added by an installed package.
+
+A built-in entry is one module of one package: the module's name is the entry's name, and a fixed attribute of the
+module is the entry. Nothing lists them, so a new file is a new entry. Another package adds an entry through an
+entry-point group. A built-in entry cannot be replaced by a plug-in.
+"""
+
+from __future__ import annotations
+
+import difflib
+import pkgutil
+from collections.abc import Iterable
+from importlib import import_module, metadata
+from typing import Generic, TypeVar
+
+from fidec.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigError:
+    """The error for a name that does not exist, with the closest known name if there is one."""
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {close[0]}?" if close else "."
+    return ConfigError(f"there is no {kind} {name!r}{hint} Known: {', '.join(known)}")
+
+
+class Register(Generic[T]):
+    """The entries of one kind, imported when first asked for."""
+
+    def __init__(self, kind: str, package: str, attribute: str, entry: type[T], group: str):
+        self.kind, self.package, self.attribute, self.entry, self.group = kind, package, attribute, entry, group
+
+    def builtin(self) -> list[str]:
+        """The entries of this package: the modules that lie directly in `package`."""
+        path = import_module(self.package).__path__
+        return sorted(m.name for m in pkgutil.iter_modules(path) if not m.ispkg and not m.name.startswith("_"))
+
+    def plugins(self) -> dict[str, metadata.EntryPoint]:
+        """The entries of other installed packages."""
+        builtin = set(self.builtin())
+        return {point.name: point for point in metadata.entry_points(group=self.group) if point.name not in builtin}
+
+    def names(self) -> list[str]:
+        return sorted({*self.builtin(), *self.plugins()})
+
+    def get(self, name: str) -> T:
+        if name in self.builtin():
+            return getattr(import_module(f"{self.package}.{name}"), self.attribute)
+        point = self.plugins().get(name)
+        if point is None:
+            raise unknown(self.kind, name, self.names())
+        source = f"{point.value} of package {point.dist.name}" if point.dist else point.value
+        try:
+            entry = point.load()
+        except Exception as error:  # a plug-in may raise anything
+            raise ConfigError(
+                f"{self.kind} {name!r} ({source}) cannot be loaded: {type(error).__name__}: {error}. "
+                "Repair or uninstall that package."
+            ) from error
+        if not isinstance(entry, self.entry):
+            raise ConfigError(
+                f"{self.kind} {name!r} ({source}) is a {type(entry).__name__}, not a {self.entry.__name__}. "
+                "Repair or uninstall that package."
+            )
+        return entry
