@@ -11,7 +11,7 @@ ROOT = Path(fidec.__file__).parent
 # From the bottom to the top. Packages of one layer do not import each other.
 LAYERS = (
     ("errors", "quiet", "stats"),
-    ("register", "types"),
+    ("register", "types", "extras"),
     ("store", "console", "rng", "nn", "tasks"),
     ("ops", "optim"),
     ("algos", "data"),
