@@ -18,12 +18,15 @@ from fidec.errors import ConfigError
 T = TypeVar("T")
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigError:
-    """The error for a name that does not exist, with the closest known name if there is one."""
+def unknown(kind: str, name: str, known: Iterable[str], advice: str = "") -> ConfigError:
+    """The error for a name that does not exist, with the closest known name if there is one.
+
+    `advice` replaces the list of known names where that is long.
+    """
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {close[0]}?" if close else "."
-    return ConfigError(f"there is no {kind} {name!r}{hint} Known: {', '.join(known)}")
+    return ConfigError(f"there is no {kind} {name!r}{hint} {advice or 'Known: ' + ', '.join(known)}")
 
 
 class Register(Generic[T]):

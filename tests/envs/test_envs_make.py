@@ -65,7 +65,7 @@ def test_ids_are_looked_up_with_prefix_and_default_task():
     ],
 )
 def test_an_unknown_id_gets_a_suggestion(task, suggested):
-    with pytest.raises(ConfigError, match=f"unknown task '{task}'.*{suggested}"):
+    with pytest.raises(ConfigError, match=f"no task '{task}'.*{suggested}"):
         make(task)
 
 

@@ -300,7 +300,7 @@ def test_a_tasks_page_has_settings_with_sources_and_the_paper_s_numbers(capsys):
     for words in ("registry of FiDec's released code (preset released)", "94 ± 12", "83 ± 6 -> 143 ± 7", "0.01"):
         assert words in out
     assert cli.main(["tasks", "pen-clonde-v1"]) == 2
-    assert "Did you mean pen-cloned-v1" in capsys.readouterr().err
+    assert "did you mean pen-cloned-v1" in capsys.readouterr().err
 
 
 def test_a_suite_also_lists_its_tasks_that_the_paper_does_not_have(capsys):

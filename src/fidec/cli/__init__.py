@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
+import contextlib
 import os
 import sys
 from importlib import import_module
@@ -25,6 +25,7 @@ COMMANDS = {
     "tasks": ("fidec.cli.tasks", "list the tasks, or what is known of one"),
     "doctor": ("fidec.cli.doctor", "what this machine has: devices, rendering, versions, cache, disk"),
 }
+HELP = {"-h", "--help"}
 
 
 def usage() -> str:
@@ -42,16 +43,17 @@ def usage() -> str:
 
 
 def choose(commands: dict, argv: list[str], program: str, text: str) -> tuple[str, list[str]] | int:
-    """The first word as a command, or the exit code after help or a complaint."""
-    if not argv or argv[0] in ("-h", "--help"):
+    """The first word as a command, or the exit code after help or an error."""
+    if not argv or argv[0] in HELP:
         print(text)
         return 0 if argv else 2
     if argv[0] in commands:
         return argv[0], argv[1:]
-    close = difflib.get_close_matches(argv[0], commands, n=1)
-    hint = f" Did you mean `{program} {close[0]}`?" if close else f" Commands: {', '.join(commands)}."
-    print(f"{program}: there is no command {argv[0]!r}.{hint}", file=sys.stderr)
-    return 2
+    from fidec.register import unknown  # imports importlib.metadata, which `fidec --help` does not need
+
+    error = unknown("command", argv[0], commands)
+    print(f"{program}: {error}", file=sys.stderr)
+    return error.exit_code
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -67,6 +69,8 @@ def main(argv: list[str] | None = None) -> int:
         return chosen
     name, rest = chosen
     try:
+        if not HELP.isdisjoint(rest) and (code := _help(name, rest)) is not None:
+            return code
         return import_module(COMMANDS[name][0]).main(rest) or 0
     except FidecError as error:
         if debug:
@@ -81,3 +85,13 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # `fidec tasks | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _help(name: str, argv: list[str]) -> int | None:
+    """Print a command's help without importing JAX; the result is the exit code, or None if that did not work."""
+    if "jax" in sys.modules:
+        return None
+    from fidec.cli.fast_help import stubs
+
+    with contextlib.suppress(Exception), stubs():
+        return import_module(COMMANDS[name][0]).main(argv) or 0

@@ -6,7 +6,6 @@ OpenGL backend, and MuJoCo reads that choice (`MUJOCO_GL`) once, when it is firs
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from typing import Any
@@ -18,6 +17,7 @@ from fidec.envs import d4rl
 from fidec.envs.info import TaskInfo
 from fidec.errors import ConfigError, EnvError, FidecError
 from fidec.quiet import global_numpy_seed, quiet
+from fidec.register import unknown
 
 # The task that `...-singletask-v0` stands for. OGBench sets it while it makes an environment, not in its
 # registry.
@@ -74,11 +74,12 @@ def find_task(task: str) -> TaskInfo:
         by_id |= {f"{i.family}-{i.data}-singletask-v0": i for i in known if i.is_default}
     if name in by_id:
         return by_id[name]
-    near = difflib.get_close_matches(name, by_id, n=3, cutoff=0.6)
-    hint = f" Did you mean {' or '.join(near)}?" if near else ""
-    raise ConfigError(
-        f"unknown task {task!r}: expected an OGBench single-task id such as cube-single-play-singletask-task2-v0, "
-        f"a D4RL id such as antmaze-medium-play-v2 or door-human-v1, or minari:ID.{hint} `fidec tasks` lists all."
+    raise unknown(
+        "task",
+        task,
+        by_id,
+        "Expected an OGBench single-task id such as cube-single-play-singletask-task2-v0, a D4RL id such as "
+        "antmaze-medium-play-v2 or door-human-v1, or minari:ID. `fidec tasks --all` lists the tasks.",
     )
 
 

@@ -7,7 +7,6 @@ Actions live in about [-1, 1]^2.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fidec.errors import ConfigError
 from fidec.geometry.exact import Mixture
+from fidec.register import unknown
 
 OFF_SUPPORT = 4.0
 """A point further than this many standard deviations from every component is off the support."""
@@ -204,7 +203,5 @@ LANDSCAPES: dict[str, Landscape] = {
 def get(name: str) -> Landscape:
     """The landscape of that name."""
     if name not in LANDSCAPES:
-        close = difflib.get_close_matches(name, LANDSCAPES, n=1)
-        hint = f"; did you mean {close[0]}?" if close else "."
-        raise ConfigError(f"There is no landscape {name!r}{hint} The landscapes are {', '.join(LANDSCAPES)}.")
+        raise unknown("landscape", name, LANDSCAPES)
     return LANDSCAPES[name]
