@@ -411,20 +411,20 @@ def test_actions_are_inside_the_box_for_one_observation_and_for_many(case, obser
 
 
 def test_jit_changes_no_action(observations):
-    act, state, key = algorithm("fidec-recommended").act, fresh("fidec-recommended"), jax.random.key(0)
-    jitted = fast_jit(act, static_argnames=("candidates", "return_base"))
-    options = {"candidates": CANDIDATES, "return_base": True}
+    act, state, key = algorithm("fidec-recommended").act_with_base, fresh("fidec-recommended"), jax.random.key(0)
+    jitted = fast_jit(act, static_argnames="candidates")
+    options = {"candidates": CANDIDATES}
     assert_close(jitted(state, observations, key, **options), act(state, observations, key, **options), atol=1e-5)
 
 
 @every_case
 def test_base_action_is_the_flow_alone(case, observations):
     made, state, key = algorithm(case), fresh(case), jax.random.key(0)
-    actions, base = made.act(state, observations, key, return_base=True)
+    actions, base = made.act_with_base(state, observations, key)
     assert equal(actions, made.act(state, observations, key))
     assert not equal(actions, base)
     still = with_params(state, residual=scaled(state.params["residual"], 0.0))
-    moved, same_base = made.act(still, observations, key, return_base=True)
+    moved, same_base = made.act_with_base(still, observations, key)
     assert equal(moved, base)
     assert equal(same_base, base)
 
@@ -435,17 +435,17 @@ def test_the_best_candidate_is_taken(case, observations):
     from fidec import nn
 
     made, state, key = algorithm(case), fresh(case), jax.random.key(0)
-    chosen, base = made.act(state, observations, key, candidates=CANDIDATES, return_base=True)
+    chosen, base = made.act_with_base(state, observations, key, CANDIDATES)
     # All candidates at once: the same noise reaches `act` as one batch.
     repeated = np.broadcast_to(observations, (CANDIDATES, ROWS, OBS))
-    every, every_base = made.act(state, repeated, key, return_base=True)
+    every, every_base = made.act_with_base(state, repeated, key)
     q = nn.Critic(SMALL["hidden"]).apply(state.params["critic"], repeated, every).mean(axis=0)
     best = np.argmax(q, axis=0)
     assert len(set(best.tolist())) > 1
     for row in range(ROWS):
         np.testing.assert_allclose(chosen[row], every[best[row], row], atol=1e-6)
         np.testing.assert_allclose(base[row], every_base[best[row], row], atol=1e-6)
-    assert made.act(state, observations[0], key, candidates=CANDIDATES).shape == (ACT,)
+    assert made.choose(state, observations[0], key, CANDIDATES).shape == (ACT,)
 
 
 @every_case
@@ -456,5 +456,5 @@ def test_the_portable_policy_acts_the_same_and_is_small(case, observations):
     assert policy.optimiser is None
     assert len(jax.tree.leaves(policy)) < 0.5 * len(jax.tree.leaves(state))
     for candidates in (1, CANDIDATES):
-        kwargs = {"candidates": candidates, "return_base": True}
-        assert equal(made.act(policy, observations, key, **kwargs), made.act(state, observations, key, **kwargs))
+        both = [made.act_with_base(each, observations, key, candidates) for each in (policy, state)]
+        assert equal(*both)

@@ -34,7 +34,7 @@ def masses(actions):
     return np.bincount(distance.argmin(axis=1), minlength=3) / len(actions)
 
 
-def train(name, return_base=True, **options):
+def train(name, base=True, **options):
     algorithm = algos.make(name, Spec((1,), 2), hidden=(32, 32), learning_rate=3e-3, **options)
     data = jnp.asarray(behaviour(20_000))
 
@@ -50,7 +50,7 @@ def train(name, return_base=True, **options):
     def run(key):
         start = algorithm.init(key)
         state, metrics = jax.lax.scan(step, start, jax.random.split(jax.random.key(1), STEPS))
-        drawn = algorithm.act(state, jnp.zeros((5000, 1)), jax.random.key(2), return_base=return_base)
+        drawn = (algorithm.act_with_base if base else algorithm.act)(state, jnp.zeros((5000, 1)), jax.random.key(2))
         return metrics, drawn
 
     return data, *jax.tree.map(np.asarray, run(jax.random.key(0)))
@@ -100,7 +100,7 @@ RIVALS = {
 
 
 def test_bc_is_the_mean_of_the_behaviour():
-    data, _, actions = train("bc", return_base=False)
+    data, _, actions = train("bc", base=False)
     np.testing.assert_allclose(actions, np.broadcast_to(np.mean(data, axis=0), actions.shape), atol=0.05)
 
 
@@ -109,7 +109,7 @@ def test_bc_is_the_mean_of_the_behaviour():
 )
 def test_rivals_beat_the_behaviour(name):
     options, margin = RIVALS[name]
-    data, metrics, actions = train(name, return_base=False, **options)
+    data, metrics, actions = train(name, base=False, **options)
     gain = (actions @ GRADIENT).mean() - np.mean(np.asarray(data) @ GRADIENT)
     assert gain > margin
     error = metrics.get("td_loss", metrics["critic_loss"])  # Cal-QL's critic has another term in its loss

@@ -16,7 +16,7 @@ import pytest
 from fidec import algos
 from fidec.errors import ConfigError
 from fidec.store.trees import load_tree, save_tree
-from fidec.train.policy import Policy, load_policy
+from fidec.train.policy import Policy, load_policy, select_act
 from fidec.types import Batch, Spec
 
 # fmt: off
@@ -29,8 +29,6 @@ OWN = [
 PUBLISHED_ON_PIXELS = ["deflow", "fbrac", "fidec", "fql", "ifql", "iql", "rebrac"]
 # A case is a method, or a method on images: "fql/pixels".
 PIXELS = [f"{name}/pixels" for name in PUBLISHED_ON_PIXELS]
-SINGLE_ACTIONS = ("bc", "calql", "iql", "rebrac", "rlpd", "srpo")  # one action for an observation
-MODEL_POLICIES = ("cac", "fawac", "fbrac")  # the model itself is the policy: it has no base
 fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
@@ -82,7 +80,7 @@ def jitted_update(case):
 
 @cache
 def jitted_act(case):
-    return fast_jit(algorithm(case).act, static_argnames=("candidates", "return_base"))
+    return fast_jit(algorithm(case).act)
 
 
 def make_batch(case, rows=8, d=2, seed=0, **columns):
@@ -284,22 +282,25 @@ def test_actions_lie_in_the_box_for_one_observation_and_for_many(case):
 
 
 @every_case
-def test_candidates_and_base_actions_are_given_or_refused(case):
-    name, key = method_of(case), jax.random.key(0)
-    state, observations = fresh(case), observations_of(case, 3)
-    if name in SINGLE_ACTIONS:
-        with pytest.raises(ConfigError, match="no base policy"):
-            algorithm(case).act(state, observations, key, return_base=True)
+def test_a_method_says_whether_it_has_candidates_and_base_actions(case):
+    made, state, observations, key = algorithm(case), fresh(case), observations_of(case, 3), jax.random.key(0)
+    small = made.policy(state)
+    if made.choose is None:
         with pytest.raises(ConfigError, match="no candidates"):
-            algorithm(case).act(state, observations, key, candidates=2)
-        return
-    if name in MODEL_POLICIES:
+            select_act(made, candidates=2)
+    else:
+        choose = fast_jit(partial(made.choose, candidates=2))
+        assert choose(state, observations, key).shape == (3, 2)
+        assert equal(choose(state, observations, key), choose(small, observations, key))
+    if made.act_with_base is None:
         with pytest.raises(ConfigError, match="no base policy"):
-            algorithm(case).act(state, observations, key, return_base=True)
-        assert jitted_act(case)(state, observations, key, candidates=2).shape == (3, 2)
-        return
-    actions, base = jitted_act(case)(state, observations, key, candidates=2, return_base=True)
-    assert actions.shape == base.shape == (3, 2)
+            select_act(made, return_base=True)
+    else:
+        act_with_base = fast_jit(made.act_with_base)
+        actions, base = act_with_base(state, observations, key)
+        assert base.shape == (3, 2)
+        assert equal(actions, jitted_act(case)(state, observations, key))
+        assert equal((actions, base), act_with_base(small, observations, key))
 
 
 @few_cases
@@ -319,11 +320,6 @@ def test_the_portable_policy_acts_as_the_state_does(case, tmp_path):
     assert len(jax.tree.leaves(small)) < len(jax.tree.leaves(state))
     act = jitted_act(case)
     assert equal(act(state, observations, key), act(small, observations, key))
-    if method_of(case) in MODEL_POLICIES:
-        assert equal(act(state, observations, key, candidates=2), act(small, observations, key, candidates=2))
-    elif method_of(case) not in SINGLE_ACTIONS:
-        both = [act(policy, observations, key, candidates=2, return_base=True) for policy in (state, small)]
-        assert equal(*both)
     policy = Policy(method_of(case), options(case), spec_of(case), state)
     policy.save(tmp_path / "policy")
     loaded = load_policy(tmp_path / "policy")

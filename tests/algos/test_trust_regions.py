@@ -66,7 +66,7 @@ def test_the_transport_is_what_acting_does(case):
     """The same noise: a base action plus its displacement, clipped, is the action."""
     state = fresh(case)
     observations, key = batch().observations, jax.random.key(4)
-    actions, base = algorithm(case).act(state, observations, key, return_base=True)
+    actions, base = algorithm(case).act_with_base(state, observations, key)
     transport = algorithm(case).transport(state, observations)
     np.testing.assert_allclose(transport.base(jax.random.normal(key, (1, 6, 3))[0]), base, atol=1e-5)
     if case == "denoising":  # the closed form draws the noise of its metric anew
@@ -138,7 +138,7 @@ def test_the_closed_form_raises_the_critics_value():
     own = algos.make("fidec", SPEC, **options)
     state = own.init(jax.random.key(0))
     observations = batch().observations
-    actions, base = own.act(state, observations, jax.random.key(7), return_base=True)
+    actions, base = own.act_with_base(state, observations, jax.random.key(7))
     critic = nn.Critic((16,))
     value = lambda a: np.asarray(critic.apply(state.params["critic"], observations, a)).mean(axis=0)  # noqa: E731
     assert np.all(value(actions) > value(base))

@@ -227,7 +227,7 @@ def make_probe(config, spec):
         }
         return {"step": state["step"] + 1}, metrics
 
-    def act(state, observations, key, *, candidates=1, return_base=False):
+    def act(state, observations, key):
         return jnp.zeros((*observations.shape[:-1], spec.action_dim)) + 0 * state["step"]
 
     return Algorithm(lambda key: {"step": jnp.zeros((), jnp.int32)}, update, act, lambda state: state)

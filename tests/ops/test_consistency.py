@@ -197,7 +197,7 @@ def acting():
     algorithm, state, _ = cac()
     critic = nn.Critic((8,), layer_norm=False, activation=jax.nn.mish)
     observations = jnp.ones((4000, 3))
-    jitted = fast_jit(algorithm.act, static_argnames="candidates")
+    jitted = fast_jit(algorithm.choose, static_argnames="candidates")
 
     @fast_jit
     def q(params, actions):

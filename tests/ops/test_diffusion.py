@@ -288,10 +288,10 @@ def test_the_best_of_n_grows_with_n():
     algorithm = algos.make("idql", Spec((4,), 2), **SMALL)
     state, observations = fast_jit(algorithm.init)(KEY), jax.random.normal(KEY, (200, 4))
     critic, _ = idql.value_networks(algos.get("idql").configure(**SMALL))
-    act = fast_jit(algorithm.act, static_argnames=("candidates", "return_base"))
+    act = fast_jit(algorithm.act_with_base, static_argnames="candidates")
     heights = []
     for n in (2, 8, 64):
-        chosen = act(state, observations, KEY, candidates=n, return_base=True)
+        chosen = act(state, observations, KEY, candidates=n)
         best, base = (critic.apply(state.target["critic"], observations, a).min(axis=0) for a in chosen)
         assert (best >= base - 1e-5).all()  # rounding: Q is computed again here
         heights.append(float(best.mean()))

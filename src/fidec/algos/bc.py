@@ -40,11 +40,10 @@ def make(config: BCConfig, spec: Spec) -> Algorithm:
 
         return backbone.descend(state, {"actor": actor_loss}, adam)
 
-    def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
-        backbone.refuse("bc", candidates, return_base)
+    def act(state: State, observations, key):
         return jnp.clip(actor.apply(state.params["actor"], observations), -1.0, 1.0)
 
-    return Algorithm(init, update, act, lambda state: backbone.acting(state, "actor"))
+    return Algorithm(init, update, act, lambda state: backbone.keep_params(state, "actor"))
 
 
 METHOD = Method(

@@ -60,7 +60,7 @@ class CACConfig(backbone.ValueConfig):
     ema_start: int = 1000
     """The step of its first move: until then it is the initial actor. Lower it for short runs."""
     samples: int = 50
-    """Draws of which acting picks one; asking `act` for more than one of the `candidates` overrides it."""
+    """Number of draws. Acting picks one of them by value."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -131,19 +131,20 @@ def make(config: CACConfig, spec: Spec) -> Algorithm:
         rates = {"critic": config.target_rate, "actor": jnp.where(due, config.ema_rate, 0.0)}
         return backbone.descend(state, {"critic": critic_loss, "actor": actor_loss}, adam, rates)
 
-    def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
-        backbone.refuse("cac", 1, return_base)
+    def choose(state: State, observations, key, candidates: int):
         draw_key, pick_key = jax.random.split(key)
-        number = candidates if candidates > 1 else config.samples
-        actions = draw(state.params["actor"], observations, draw_key, number)
+        actions = draw(state.params["actor"], observations, draw_key, candidates)
         q = critic.apply(state.target["critic"], observations, actions).min(axis=0)
         # The largest of q plus Gumbel noise is a draw from softmax(q).
         return policies.best_of(actions, q + jax.random.gumbel(pick_key, q.shape))
 
-    def policy(state: State) -> State:
-        return backbone.acting(state, "actor")._replace(target={"critic": state.target["critic"]})
+    def act(state: State, observations, key):
+        return choose(state, observations, key, config.samples)
 
-    return Algorithm(init, update, act, policy)
+    def policy(state: State) -> State:
+        return backbone.keep_params(state, "actor")._replace(target={"critic": state.target["critic"]})
+
+    return Algorithm(init, update, act, policy, choose=choose)
 
 
 METHOD = Method(

@@ -74,12 +74,8 @@ def make(config: FAWACConfig, spec: Spec) -> Algorithm:
         losses = {"critic": critic_loss, "value": value_loss, "flow": flow_loss}
         return backbone.descend(state, losses, adam, config.target_rate)
 
-    return Algorithm(
-        init,
-        update,
-        backbone.flow_act("fawac", critic, policy, spec),
-        lambda state: backbone.acting(state, "critic", "flow"),
-    )
+    act, choose = backbone.flow_act(critic, policy, spec)
+    return Algorithm(init, update, act, lambda state: backbone.keep_params(state, "critic", "flow"), choose=choose)
 
 
 METHOD = Method(

@@ -19,7 +19,7 @@ import optax
 
 from fidec import nn
 from fidec.algos.common import backbone
-from fidec.algos.common.base import Algorithm, Method, State
+from fidec.algos.common.base import Algorithm, Method, State, with_base
 from fidec.ops import policies, values
 from fidec.types import Batch, Metrics, PRNGKey, Spec
 
@@ -76,18 +76,17 @@ def make(config: FQLConfig, spec: Spec) -> Algorithm:
         losses = {"critic": critic_loss, "flow": flow_loss, "policy": policy_loss}
         return backbone.descend(state, losses, adam, config.target_rate, frozen=backbone.frozen_modules(config))
 
-    def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
+    def act_with_base(state: State, observations, key, candidates: int = 1):
         noise = backbone.noise_for(key, observations, spec, candidates)
         actions = jnp.clip(student.apply(state.params["policy"], observations, noise), -1.0, 1.0)
-        proposals = [actions, teacher.sample(state.params["flow"], observations, noise)] if return_base else [actions]
+        base = teacher.sample(state.params["flow"], observations, noise)
         if candidates == 1:
-            picked = [each[0] for each in proposals]
-        else:
-            q = critic.apply(state.params["critic"], observations, actions).mean(axis=0)
-            picked = [policies.best_of(each, q) for each in proposals]
-        return tuple(picked) if return_base else picked[0]
+            return actions[0], base[0]
+        q = critic.apply(state.params["critic"], observations, actions).mean(axis=0)
+        return policies.best_of(actions, q), policies.best_of(base, q)
 
-    return Algorithm(init, update, act, lambda state: backbone.acting(state, "critic", "flow", "policy"))
+    keep = ("critic", "flow", "policy")
+    return with_base(init, update, act_with_base, lambda state: backbone.keep_params(state, *keep))
 
 
 METHOD = Method(

@@ -22,7 +22,7 @@ import optax
 
 from fidec import nn
 from fidec.algos.common import backbone
-from fidec.algos.common.base import Algorithm, Method, State
+from fidec.algos.common.base import Algorithm, Method, State, with_base
 from fidec.algos.iql import ExpectileConfig, value_losses
 from fidec.errors import ConfigError
 from fidec.ops import diffusion, policies
@@ -65,7 +65,7 @@ class IDQLConfig(DiffusionConfig):
     """IDQL's options."""
 
     samples: int = 32
-    """N: samples of which the critic picks the best; asking `act` for more candidates overrides it."""
+    """N: samples of which the critic picks the best."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -135,15 +135,13 @@ def make(config: IDQLConfig, spec: Spec) -> Algorithm:
         losses = value_losses(config, critic, value, state.target["critic"], batch)
         return backbone.descend(state, losses | {"denoiser": behaviour.loss(batch, key)}, adams, rates)
 
-    def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
-        number = candidates if candidates > 1 else config.samples
-        drawn = behaviour.sample(state.target["denoiser"], observations, key, spec, number)
+    def act_with_base(state: State, observations, key, candidates: int = config.samples):
+        drawn = behaviour.sample(state.target["denoiser"], observations, key, spec, candidates)
         q = critic.apply(state.target["critic"], observations, drawn).min(axis=0)
-        best = policies.best_of(drawn, q)
-        return (best, drawn[0]) if return_base else best  # the first draw is what the behaviour would have done
+        return policies.best_of(drawn, q), drawn[0]  # the first draw is a sample of the behaviour
 
     # It acts by its targets alone.
-    return Algorithm(init, update, act, lambda state: state._replace(params={}, optimiser=None))
+    return with_base(init, update, act_with_base, lambda state: state._replace(params={}, optimiser=None))
 
 
 METHOD = Method(

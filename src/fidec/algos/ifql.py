@@ -15,7 +15,7 @@ import optax
 
 from fidec import nn
 from fidec.algos.common import backbone
-from fidec.algos.common.base import Algorithm, Method, State
+from fidec.algos.common.base import Algorithm, Method, State, with_base
 from fidec.algos.iql import ExpectileConfig, value_losses
 from fidec.ops import policies
 from fidec.types import Batch, Metrics, PRNGKey, Spec
@@ -28,7 +28,7 @@ class IFQLConfig(ExpectileConfig):
     flow_steps: int = 10
     """Euler steps from noise to an action."""
     samples: int = 32
-    """N: flow samples of which the critic picks the best; asking `act` for more candidates overrides it."""
+    """N: flow samples of which the critic picks the best."""
     train_flow: bool = True
     """Train the behaviour flow. False leaves it and its Adam as they are: a flow frozen online."""
 
@@ -55,15 +55,13 @@ def make(config: IFQLConfig, spec: Spec) -> Algorithm:
         losses = value_losses(config, critic, value, state.target["critic"], batch) | {"flow": flow_loss}
         return backbone.descend(state, losses, adam, config.target_rate, frozen=backbone.frozen_modules(config))
 
-    def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
-        number = candidates if candidates > 1 else config.samples
-        noise = backbone.noise_for(key, observations, spec, number)
+    def act_with_base(state: State, observations, key, candidates: int = config.samples):
+        noise = backbone.noise_for(key, observations, spec, candidates)
         drawn = behaviour.sample(state.params["flow"], observations, noise)
         q = critic.apply(state.params["critic"], observations, drawn).min(axis=0)
-        best = policies.best_of(drawn, q)
-        return (best, drawn[0]) if return_base else best  # the first draw is what the behaviour would have done
+        return policies.best_of(drawn, q), drawn[0]  # the first draw is a sample of the behaviour
 
-    return Algorithm(init, update, act, lambda state: backbone.acting(state, "critic", "flow"))
+    return with_base(init, update, act_with_base, lambda state: backbone.keep_params(state, "critic", "flow"))
 
 
 METHOD = Method(

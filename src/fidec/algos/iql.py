@@ -92,8 +92,7 @@ def make(config: IQLConfig, spec: Spec) -> Algorithm:
         losses = value_losses(config, critic, value, state.target["critic"], batch) | {"actor": actor_loss}
         return backbone.descend(state, losses, adam, config.target_rate)
 
-    def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
-        backbone.refuse("iql", candidates, return_base)
+    def act(state: State, observations, key):
         return jnp.clip(actor.apply(state.params["actor"], observations), -1.0, 1.0)
 
     def explore(state: State, observations, key):
@@ -101,7 +100,7 @@ def make(config: IQLConfig, spec: Spec) -> Algorithm:
         noise = config.exploration_noise * jax.random.normal(key, mean.shape)
         return jnp.clip(mean + noise, -1.0, 1.0)
 
-    return Algorithm(init, update, act, lambda state: backbone.acting(state, "actor"), explore=explore)
+    return Algorithm(init, update, act, lambda state: backbone.keep_params(state, "actor"), explore=explore)
 
 
 METHOD = Method(

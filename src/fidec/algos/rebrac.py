@@ -104,15 +104,14 @@ def make(config: ReBRACConfig, spec: Spec) -> Algorithm:
         }
         return State(params, if_due(moved, state.target), optimiser, state.step + 1), metrics
 
-    def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
-        backbone.refuse("rebrac", candidates, return_base)
+    def act(state: State, observations, key):
         return jnp.tanh(actor.apply(state.params["actor"], observations))
 
     def explore(state: State, observations, key):
         actions = act(state, observations, key)
         return perturb(key, actions, config.exploration_noise, config.exploration_noise_limit)
 
-    return Algorithm(init, update, act, lambda state: backbone.acting(state, "actor"), explore=explore)
+    return Algorithm(init, update, act, lambda state: backbone.keep_params(state, "actor"), explore=explore)
 
 
 METHOD = Method(

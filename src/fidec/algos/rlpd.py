@@ -131,12 +131,11 @@ def make(config: RLPDConfig, spec: Spec) -> Algorithm:
         )
         return backbone.descend(state, losses, adam, config.target_rate)
 
-    def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
-        backbone.refuse("rlpd", candidates, return_base)
+    def act(state: State, observations, key):
         return jnp.tanh(actor.apply(state.params["actor"], observations)[0])
 
     return Algorithm(
-        init, update, act, lambda state: backbone.acting(state, "actor"), explore=explore_by_sample(actor)
+        init, update, act, lambda state: backbone.keep_params(state, "actor"), explore=explore_by_sample(actor)
     )
 
 

@@ -85,11 +85,10 @@ def make(config: SRPOConfig, spec: Spec) -> Algorithm:
         losses |= {"denoiser": behaviour.loss(batch, denoiser_key), "policy": policy_loss}
         return backbone.descend(state, losses, adams, rates)
 
-    def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
-        backbone.refuse("srpo", candidates, return_base)
+    def act(state: State, observations, key):
         return jnp.tanh(actor.apply(state.params["policy"], observations))
 
-    return Algorithm(init, update, act, lambda state: backbone.acting(state, "policy"))
+    return Algorithm(init, update, act, lambda state: backbone.keep_params(state, "policy"))
 
 
 METHOD = Method(

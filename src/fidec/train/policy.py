@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-from functools import lru_cache
+from collections.abc import Callable
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ class Policy:
         self.info = info or {}
         self.algorithm = algos.get(algo).make(options, spec)
         self.state = self.algorithm.policy(state)
-        self._act = jax.jit(self.algorithm.act, static_argnames=("candidates", "return_base"))
+        self._act = cache(lambda *how: jax.jit(select_act(self.algorithm, *how)))
         self.reset()
 
     def reset(self, seed: int = 0) -> None:
@@ -49,14 +50,18 @@ class Policy:
         self._key, self._calls = rng.stream(seed, "act"), 0
 
     def __call__(self, observations: np.ndarray, *, candidates: int = 1, return_base: bool = False):
-        """Actions for one observation or a batch; with `return_base` also what the behaviour model proposed."""
+        """Actions for one observation or a batch.
+
+        With `candidates` > 1 the method draws that many actions for each observation and chooses one by value. With
+        `return_base` the result is (actions, base actions): the latter are what the behaviour model proposed.
+        """
         observations = np.asarray(observations, self.spec.observation_dtype)
         shape = self.spec.observation_shape
         if observations.shape[-len(shape) :] != shape:
             raise ConfigError(f"observations have shape {observations.shape}; the policy takes (..., {shape})")
         key = rng.at(self._key, self._calls)
         self._calls += 1
-        result = self._act(self.state, observations, key, candidates=candidates, return_base=return_base)
+        result = self._act(candidates, return_base)(self.state, observations, key)
         return jax.tree.map(lambda actions: self.spec.to_user_units(np.asarray(actions)), result)
 
     def save(self, directory: str | Path) -> None:
@@ -115,14 +120,30 @@ def _from_card(directory: Path, card: dict[str, Any]) -> Policy:
     return Policy(card["algo"], options, spec, state, card.get("info"))
 
 
+def select_act(algorithm: algos.Algorithm, candidates: int = 1, return_base: bool = False) -> Callable[..., Any]:
+    """`act(state, observations, key)` with this many candidates, with or without base actions.
+
+    Raises ConfigError if the method has no candidates or no base actions.
+    """
+    if candidates > 1 and algorithm.choose is None:
+        raise ConfigError("the method has one action for an observation: there are no candidates to choose from")
+    if return_base:
+        if algorithm.act_with_base is None:
+            raise ConfigError("the method has no base policy: its action is not a refined one")
+        return partial(algorithm.act_with_base, **({"candidates": candidates} if candidates > 1 else {}))
+    if candidates > 1 and algorithm.choose is not None:
+        return partial(algorithm.choose, candidates=candidates)
+    return algorithm.act
+
+
 @lru_cache(maxsize=8)  # one compilation serves all evaluations of a run
 def _lanes(algorithm: algos.Algorithm, candidates: int, base: bool):
+    select = select_act(algorithm, candidates, base)
+
     @jax.jit
     def act(state, key, observations, episodes, steps):
         def one(observation, episode, step):
-            return algorithm.act(
-                state, observation, rng.at(key, episode, step), candidates=candidates, return_base=base
-            )
+            return select(state, observation, rng.at(key, episode, step))
 
         actions = jax.vmap(one)(observations, episodes, steps)
         return actions[1] if base else actions

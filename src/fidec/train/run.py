@@ -6,7 +6,6 @@ import dataclasses
 import signal
 import sys
 from contextlib import ExitStack, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from fidec.store.rundir import RunDirectory
 from fidec.train import loop
 from fidec.train.buffer import check_buffer
 from fidec.train.config import OnlineConfig, RunConfig, resolve, resolve_online, task_options
+from fidec.train.policy import select_act
 from fidec.train.session import Session
 from fidec.types import Spec
 
@@ -205,7 +205,7 @@ def _check_method(config: RunConfig, spec: Spec) -> None:
     key = rng.stream(config.seed, "evaluate")
     observation = jax.ShapeDtypeStruct(spec.observation_shape, spec.observation_dtype)
     state = jax.eval_shape(algorithm.init, key)
-    jax.eval_shape(partial(algorithm.act, candidates=config.candidates), state, observation, key)
+    jax.eval_shape(select_act(algorithm, config.candidates), state, observation, key)
 
 
 def _check_agree(dataset: OfflineDataset, buffer: OfflineDataset) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from fidec.algos import Algorithm, Method
+from fidec.algos import Method, with_base
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,11 @@ def make(config, spec):
         }
         return {**state, "weight": weight, "count": state["count"] + 1}, metrics
 
-    def act(state, observations, key, *, candidates=1, return_base=False):
+    def act_with_base(state, observations, key, candidates=1):
         base = jnp.tanh(observations @ state["weight"])
-        actions = jnp.clip(base + 0.1 * jax.random.normal(key, base.shape), -1.0, 1.0)
-        return (actions, base) if return_base else actions
+        return jnp.clip(base + 0.1 * jax.random.normal(key, base.shape), -1.0, 1.0), base
 
-    return Algorithm(init, update, act, lambda state: {**state, "count": None})
+    return with_base(init, update, act_with_base, lambda state: {**state, "count": None})
 
 
 METHOD = Method("tiny", "a linear map, for tests", TinyConfig, make)

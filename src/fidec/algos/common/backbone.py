@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fidec import nn, optim
-from fidec.algos.common.base import Act, State, check_choices
+from fidec.algos.common.base import Act, Choose, State, check_choices
 from fidec.errors import ConfigError
 from fidec.ops import flow, policies, values
 from fidec.types import Batch, Metrics, Params, PRNGKey, Spec
@@ -152,17 +152,9 @@ def frozen_modules(config: Any) -> tuple[str, ...]:
     return () if config.train_flow else ("flow",)
 
 
-def acting(state: State, *modules: str) -> State:
+def keep_params(state: State, *modules: str) -> State:
     """The part of a state that `act` reads."""
     return state._replace(params={name: state.params[name] for name in modules}, target=None, optimiser=None)
-
-
-def refuse(method: str, candidates: int, return_base: bool) -> None:
-    """For methods whose policy is one action, with no behaviour model behind it."""
-    if return_base:
-        raise ConfigError(f"{method} has no base policy: its action is not a refined one")
-    if candidates > 1:
-        raise ConfigError(f"{method} has one action for an observation: there are no candidates to choose from")
 
 
 def noise_for(key: PRNGKey, observations: Any, spec: Spec, number: int) -> jax.Array:
@@ -208,15 +200,18 @@ def policy_critic_loss(
     return values.td_loss(q, goal), {"q_data": q.mean(), "td_target": goal.mean()}
 
 
-def flow_act(method: str, critic: Any, policy: FlowPolicy, spec: Spec) -> Act:
-    """Acting by flow samples; of several candidates the one of highest mean Q."""
+def flow_act(critic: Any, policy: FlowPolicy, spec: Spec) -> tuple[Act, Choose]:
+    """`act` by one flow sample, and `choose` by the highest mean Q of several."""
 
-    def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
-        refuse(method, 1, return_base)
-        noise = noise_for(key, observations, spec, candidates)
-        actions = policy.sample(state.params["flow"], observations, noise)
-        if candidates == 1:
-            return actions[0]
+    def draw(state: State, observations, key, number: int):
+        noise = noise_for(key, observations, spec, number)
+        return policy.sample(state.params["flow"], observations, noise)
+
+    def act(state: State, observations, key):
+        return draw(state, observations, key, 1)[0]
+
+    def choose(state: State, observations, key, candidates: int):
+        actions = draw(state, observations, key, candidates)
         return policies.best_of(actions, critic.apply(state.params["critic"], observations, actions).mean(axis=0))
 
-    return act
+    return act, choose

@@ -48,21 +48,23 @@ class Update(Protocol):
 
 
 class Act(Protocol):
-    def __call__(
-        self,
-        state: Any,
-        observations: ArrayLike,
-        key: PRNGKey,
-        *,
-        candidates: int = 1,
-        return_base: bool = False,
-    ) -> Any:
-        """Actions in [-1, 1] for a batch of observations (or for a single one).
+    def __call__(self, state: Any, observations: ArrayLike, key: PRNGKey) -> Any:
+        """Actions in [-1, 1] for a batch of observations (or for a single one)."""
+        ...
 
-        With `candidates` > 1 that many actions are drawn for each observation and the one of highest value is
-        taken, or one is drawn by value, as the method says. With `return_base` the result is (actions, base
-        actions), the latter being what the behaviour model proposed before the method moved it.
+
+class ActWithBase(Protocol):
+    def __call__(self, state: Any, observations: ArrayLike, key: PRNGKey, candidates: int = ...) -> tuple[Any, Any]:
+        """(actions, base actions): `act`, and what the behaviour model proposed before the method moved it.
+
+        A method with `choose` takes `candidates`, and then returns the chosen action and its base action.
         """
+        ...
+
+
+class Choose(Protocol):
+    def __call__(self, state: Any, observations: ArrayLike, key: PRNGKey, candidates: int) -> Any:
+        """Draw `candidates` actions for each observation and choose one of them by value."""
         ...
 
 
@@ -102,9 +104,11 @@ class Algorithm(NamedTuple):
 
     `policy(state)` drops everything that `act` does not need (its fields become None), so that
     `act(policy(state), ...)` equals `act(state, ...)`: that is what a portable policy stores. `transport(state,
-    observations)` is there for policies that move a behaviour flow's actions; it reads what `policy` keeps, and so
-    does `explore`. A method has an `explore` of its own if it would see too little by what it is judged by, such as
-    the mean of a Gaussian. None means that it explores by `act`, whose own noise is enough.
+    observations)` is there for policies that move a behaviour flow's actions.
+
+    A field that is None says what a method cannot do. `explore` collects data online; a method without it explores by
+    `act`. `act_with_base` is for methods with a behaviour model behind their policy, `choose` for methods that can
+    choose among several actions by value. All of them read only what `policy` keeps.
     """
 
     init: Init
@@ -113,6 +117,22 @@ class Algorithm(NamedTuple):
     policy: Callable[[Any], Any]
     transport: Callable[[Any, Any], Transport] | None = None
     explore: Explore | None = None
+    act_with_base: ActWithBase | None = None
+    choose: Choose | None = None
+
+
+def with_base(
+    init: Init, update: Update, act_with_base: ActWithBase, policy: Any, transport: Any = None
+) -> Algorithm:
+    """An algorithm whose `act` and `choose` are `act_with_base` without the base actions."""
+
+    def act(state, observations, key):
+        return act_with_base(state, observations, key)[0]
+
+    def choose(state, observations, key, candidates: int):
+        return act_with_base(state, observations, key, candidates)[0]
+
+    return Algorithm(init, update, act, policy, transport, act_with_base=act_with_base, choose=choose)
 
 
 @dataclass(frozen=True)

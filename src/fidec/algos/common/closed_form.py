@@ -17,7 +17,7 @@ import optax
 
 from fidec import nn
 from fidec.algos.common import backbone
-from fidec.algos.common.base import Algorithm, State, Transport
+from fidec.algos.common.base import Algorithm, State, Transport, with_base
 from fidec.ops import fisher, policies
 from fidec.types import Batch, Metrics, PRNGKey, Spec
 
@@ -104,7 +104,7 @@ def make(config: FiDecConfig, spec: Spec) -> Algorithm:
         metrics["clipped"] = jnp.mean(jnp.abs(next_base + displacement) > 1.0)
         return state, metrics
 
-    def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
+    def act_with_base(state: State, observations, key, candidates: int = 1):
         noise = backbone.noise_for(key, observations, spec, candidates)
         base = behaviour.sample(state.params["flow"], observations, noise)
         flat = base.reshape(-1, spec.action_dim)
@@ -118,10 +118,10 @@ def make(config: FiDecConfig, spec: Spec) -> Algorithm:
         else:
             actions, base = actions[0], base[0]
         actions, base = jnp.clip(actions, -1.0, 1.0), jnp.clip(base, -1.0, 1.0)
-        return (actions, base) if return_base else actions
+        return actions, base
 
     def policy(state: State) -> State:
-        return backbone.acting(state, "critic", "flow")
+        return backbone.keep_params(state, "critic", "flow")
 
     def transport(state: State, observations) -> Transport:
         # One noise for all calls: the displacement is a function of the action.
@@ -131,4 +131,4 @@ def make(config: FiDecConfig, spec: Spec) -> Algorithm:
         sample = partial(behaviour.sample, state.params["flow"], observations)
         return Transport(velocity, sample, field, penalty, config.budget, "of the penalty")
 
-    return Algorithm(init, update, act, policy, transport)
+    return with_base(init, update, act_with_base, policy, transport)

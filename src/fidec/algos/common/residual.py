@@ -27,7 +27,7 @@ import optax
 
 from fidec import nn
 from fidec.algos.common import backbone
-from fidec.algos.common.base import Algorithm, State, Transport
+from fidec.algos.common.base import Algorithm, State, Transport, with_base
 from fidec.errors import ConfigError
 from fidec.ops import dual, policies, values
 from fidec.optim import ClipScope, clip_gradients, polyak, step
@@ -237,7 +237,7 @@ def make(
         target = polyak(state.params["critic"], state.target, config.target_rate)
         return State(params, target, optimiser, state.step + 1), metrics
 
-    def act(state: State, observations, key, *, candidates: int = 1, return_base: bool = False):
+    def act_with_base(state: State, observations, key, candidates: int = 1):
         noise = backbone.noise_for(key, observations, spec, candidates)
         base = behaviour.sample(state.params["flow"], observations, noise)
         _, actions = refine(state.params["residual"], observations, base)
@@ -248,7 +248,7 @@ def make(
             actions, base = actions[0], base[0]
         # A policy acts inside the box, whatever it was trained with.
         actions, base = jnp.clip(actions, -1.0, 1.0), jnp.clip(base, -1.0, 1.0)
-        return (actions, base) if return_base else actions
+        return actions, base
 
     def policy(state: State) -> State:
         return state._replace(target=None, optimiser=None)
@@ -261,4 +261,4 @@ def make(
         cost = lambda base, key: penalty(field, field(base), base, key, anchors=base, **model)  # noqa: E731
         return Transport(velocity, sample, field, cost, budget, unit)
 
-    return Algorithm(init, update, act, policy, transport)
+    return with_base(init, update, act_with_base, policy, transport)
