@@ -227,7 +227,7 @@ def test_data_made_is_listed_and_read_back(cli, monkeypatch):
     [
         (("show", "npz:absent.npz"), 1, ("absent.npz", "does not exist")),
         (("check", "cube-single-play-singletask-v0"), 1, ("fidec data make",)),
-        (("show", "sql:table"), 2, ("unknown data source", "Known schemes")),
+        (("show", "sql:table"), 2, ("no data source 'sql'", "Known: d4rl")),
         (("show", "mine.npz"), 2, ("npz:mine.npz",)),
         (("make", "antmaze-large-stitch-v0"), 2, ("antmaze-large-stitch-v0",)),
         (("make", "cube-single-play-v0", "--rows", "0"), 2, ("rows",)),

@@ -15,7 +15,7 @@ import pytest
 import fidec
 from fidec.algos import Algorithm, Method
 from fidec.algos.common import base
-from fidec.data import feed, unpack
+from fidec.data import feed, mapped
 from fidec.envs.evaluate import summarise
 from fidec.envs.pool import EnvPool
 from fidec.errors import ConfigError, EnvError, RunError
@@ -157,7 +157,7 @@ def test_a_run_on_images_resumes_bit_for_bit(trained, room, tmp_path, monkeypatc
 @pytest.mark.slow
 def test_a_run_beyond_the_memory_limit_is_the_same_run(trained, room, tmp_path, monkeypatch, capsys):
     """Its frames stay in their file, and are fed from there; it is stopped in the middle of a chunk on its way."""
-    monkeypatch.setattr(unpack, "MAPPED_BYTES", 0)
+    monkeypatch.setattr(mapped, "MAPPED_BYTES", 0)
     assert fidec.load_dataset(f"npz:{room}").mapped
     out = tmp_path / "fed"
     fidec.fit(f"npz:{room}", out, **{**SMALL, "steps": 7, "memory_limit": 0.0})

@@ -257,5 +257,5 @@ def test_broken_files(tmp_path, changes, message):
 def test_ids_that_d4rl_does_not_have_here():
     with pytest.raises(ConfigError, match=r"Close ones: door-human-v1.*hdf5:PATH"):
         load_dataset("d4rl:door-humans-v1")
-    with pytest.raises(ConfigError, match="bounds cannot be given"):
+    with pytest.raises(ConfigError, match="has its own action bounds"):
         load_dataset("d4rl:door-human-v1", action_low=-1, action_high=1)

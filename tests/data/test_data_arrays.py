@@ -196,16 +196,23 @@ def test_a_data_set_refuses_an_episode_index_that_does_not_fit():
         OfflineDataset(**fields | {"rewards": good.rewards[:2]})
 
 
-def test_importing_and_checking_data_never_imports_jax():
+def test_data_is_loaded_and_checked_without_jax_and_without_a_simulator(tmp_path):
+    np.savez(tmp_path / "mine.npz", **numbered(5), terminals=np.arange(5) == 4)
     code = (
-        "import sys, numpy as np\n"
-        "from fidec.data import dataset_from_arrays, check_dataset, load_dataset, list_cache\n"
-        "import fidec.data.hdf5, fidec.data.minari, fidec.data.ogbench, fidec.data.download\n"
-        "d = dataset_from_arrays(np.zeros((4, 2)), np.zeros((4, 1)), np.zeros(4))\n"
-        "check_dataset(d).to_text()\n"
-        "assert 'jax' not in sys.modules\n"
+        "import sys\n"
+        "for name in ('jax', 'gymnasium', 'ogbench', 'mujoco', 'minari', 'gymnasium_robotics'):\n"
+        "    sys.modules[name] = None\n"
+        "from fidec.data import check_dataset, load_dataset, list_cache\n"
+        "import fidec.data.sources.minari, fidec.data.sources.d4rl, fidec.data.download\n"
+        "check_dataset(load_dataset(sys.argv[1])).to_text()\n"
+        "try:\n"
+        "    load_dataset('cube-single-play-singletask-v0')\n"
+        "except fidec.errors.ConfigError as error:\n"
+        "    print(error)\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    command = [sys.executable, "-c", code, str(tmp_path / "mine.npz")]
+    printed = subprocess.run(command, check=True, timeout=60, capture_output=True, text=True).stdout
+    assert "needs the package ogbench: pip install 'fidec[ogbench]'" in printed
 
 
 @pytest.mark.parametrize("give_next", [False, True])

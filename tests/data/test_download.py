@@ -23,7 +23,8 @@ import requests
 from fidec.cli import main
 from fidec.data import load_dataset
 from fidec.data.cache import read_sidecar
-from fidec.data.download import D4RL_FILES, Patience, Wanted, download, get, mirrors, wanted
+from fidec.data.download import Patience, Wanted, download, get, mirrors, wanted
+from fidec.data.sources.d4rl import D4RL_FILES
 from fidec.errors import ConfigError, DataError
 from fidec.store.disk import sha256_file
 

@@ -38,7 +38,7 @@ def frame_columns(rows: int = 60, episode: int = 12, size: int = 8, seed: int = 
 
 @pytest.fixture
 def map_all(monkeypatch):
-    monkeypatch.setattr(unpack, "MAPPED_BYTES", 0)
+    monkeypatch.setattr(mapped, "MAPPED_BYTES", 0)
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_images_are_mapped_and_equal_what_is_loaded(tmp_path, map_all, monkeypat
     assert found.mapped
     assert found.observations.frames is found.next_observations.frames  # one picture is stored once
     with monkeypatch.context() as patch:
-        patch.setattr(unpack, "MAPPED_BYTES", 2**40)
+        patch.setattr(mapped, "MAPPED_BYTES", 2**40)
         loaded = load_dataset(f"npz:{path}")
     assert not loaded.mapped
     for key in ("observations", "next_observations", "actions", "masks"):
@@ -132,7 +132,7 @@ def test_a_mapped_set_is_never_in_memory_whole(tmp_path, monkeypatch):
     columns = {**frame_columns(rows, 100, 2), "observations": np.zeros((rows, 64, 64, 3), np.uint8)}
     path = saved(tmp_path / "large.npz", **columns)  # 49 MB, and twice that if next observations were a copy
     del columns
-    monkeypatch.setattr(unpack, "MAPPED_BYTES", 2**25)
+    monkeypatch.setattr(mapped, "MAPPED_BYTES", 2**25)
     monkeypatch.setattr(mapped, "CHUNK_BYTES", 2**20)
     monkeypatch.setattr(feed, "CHUNK_BYTES", 2**20)
     tracemalloc.start()

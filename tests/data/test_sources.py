@@ -9,8 +9,9 @@ import h5py
 import numpy as np
 import pytest
 
-from fidec.data import dataset_from_arrays, load_dataset
+from fidec.data import load_dataset
 from fidec.data.columns import ACTION_LIMIT
+from fidec.data.source import absolute_source
 from fidec.envs.make import find_task, make
 from fidec.errors import ConfigError, DataError
 
@@ -113,9 +114,10 @@ def test_broken_ogbench_files(tmp_path, changes, message):
         ("cube-single-play-v0", "Did you mean 'cube-single-play-singletask-v0'"),
         ("cube-singel-play-singletask-v0", "Close ones: cube-single-play-singletask"),
         ("cube-single-play-singletask-task9-v0", "no task"),
-        ("lerobot:user/repo", "unknown data source 'lerobot:'.*ogbench.*d4rl.*npz.*hdf5.*minari"),
-        ("npz:", "names no data set"),
-        ("mine.npz", "write 'npz:mine.npz'"),
+        ("lerobot:user/repo", "no data source 'lerobot'.*d4rl, hdf5, minari, npz, ogbench"),
+        ("npz:", "names no data set; expected a NumPy archive, such as npz:"),
+        ("something", "not a data source. Expected SCHEME:WHAT, such as d4rl:door-human-v1"),
+        ("door-humans-v1", "Close ones: door-human-v1"),
         ("minari:../../etc", "not a Minari id"),
     ],
 )
@@ -226,29 +228,39 @@ def test_bounds_in_a_file_or_by_argument(tmp_path):
     given = load_dataset(f"npz:{tmp_path / 'plain.npz'}", action_low=-5, action_high=5)
     assert own.sha256 == given.sha256
     np.testing.assert_allclose(own.actions, 0.5)
-    with pytest.raises(ConfigError, match="bounds cannot be given"):
+    with pytest.raises(ConfigError, match="has its own action bounds"):
         load_dataset(TASK, action_low=-1, action_high=1)
 
 
-def test_a_plug_in_adds_a_scheme(monkeypatch):
-    from fidec.data import sources
-
-    made = dataset_from_arrays(np.zeros((3, 1)), np.zeros((3, 1)), np.zeros(3))
-
-    class Entry:
-        name, value = "mine", "mine:load"
-
-        def __init__(self, result):
-            self.result = result
-
-        def load(self):
-            return lambda what: self.result
-
-    entries = [Entry(made)]
-    monkeypatch.setattr(sources, "entry_points", lambda group, name="mine": [e for e in entries if e.name == name])
-    assert load_dataset("mine:abc") is made
-    entries[0] = Entry("text")
+def test_a_package_adds_a_source_with_one_file_and_an_entry_point(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n"
+        "from fidec.data import DataSource, dataset_from_arrays\n"
+        "def load(what, *, cache_dir=None, action_low=None, action_high=None):\n"
+        "    if what == 'bad':\n"
+        "        return 'text'\n"
+        "    zeros = np.zeros((3, 1))\n"
+        "    bounds = {'action_low': action_low, 'action_high': action_high}\n"
+        "    return dataset_from_arrays(zeros, zeros, zeros, name=f'{what} in {cache_dir}', **bounds)\n"
+        "SOURCE = DataSource('three zeros', 'mine:abc', load, claims=lambda text: text.endswith('.mine'))\n"
+    )
+    (tmp_path / "mine-1.0.dist-info").mkdir()
+    (tmp_path / "mine-1.0.dist-info" / "METADATA").write_text("Name: mine\nVersion: 1.0\n")
+    (tmp_path / "mine-1.0.dist-info" / "entry_points.txt").write_text("[fidec.sources]\nmine = mine:SOURCE\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    loaded = load_dataset("mine:abc", cache_dir="here", action_low=-2, action_high=2)
+    assert (loaded.name, loaded.action_low) == ("abc in here", (-2.0,))
+    assert load_dataset("abc.mine").name == "abc.mine in None"
     with pytest.raises(ConfigError, match="returned str"):
-        load_dataset("mine:abc")
-    with pytest.raises(ConfigError, match="mine: \\(plug-in mine:load\\)"):
+        load_dataset("mine:bad")
+    with pytest.raises(ConfigError, match=r"no data source 'yours'.*mine"):
         load_dataset("yours:abc")
+
+
+def test_a_relative_path_is_made_absolute_by_its_source(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert absolute_source("npz:a.npz") == absolute_source("a.npz") == f"npz:{tmp_path / 'a.npz'}"
+    assert absolute_source("hdf5:b.h5") == absolute_source("b.h5") == f"hdf5:{tmp_path / 'b.h5'}"
+    assert absolute_source("minari:a/b-v0") == "minari:a/b-v0"
+    assert absolute_source(TASK) == f"ogbench:{TASK}"
+    assert absolute_source("door-human-v1") == "d4rl:door-human-v1"

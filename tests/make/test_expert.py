@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fidec.data.cache import read_sidecar
-from fidec.data.ogbench import find_file
+from fidec.data.sources.ogbench import find_file
 from fidec.errors import ConfigError, DataError
 from fidec.make import RECIPES, make_dataset
 from fidec.make.expert import obtain

@@ -12,6 +12,7 @@ from fidec import tasks
 from fidec.bench.jobs import Job
 from fidec.bench.scale import Scale
 from fidec.data.cache import data_dir
+from fidec.data.source import find_source
 from fidec.errors import BusyError, ConfigError, DataError, FidecError
 
 ROWS = 1_000_000  # of data made for the benchmark at its published size, where nobody says how many there were
@@ -20,18 +21,10 @@ PAUSE = 5.0  # seconds between two attempts at data that another process makes
 
 def lacking(job: Job) -> str | None:
     """Why a job cannot read its data, with what to do; None if it is there."""
-    scheme, _, what = job.data().partition(":")
     try:
-        if scheme == "ogbench":
-            from fidec.data import ogbench
-
-            ogbench.find_file(ogbench.dataset_name(what), job.data_dir)
-        elif scheme == "d4rl":
-            from fidec.data import d4rl
-
-            d4rl.find_file(what, job.data_dir)
-        elif scheme in ("npz", "hdf5") and not Path(what).is_file():
-            raise DataError(f"{what} is not there: --sources names it for {job.task}")
+        _, source, what = find_source(job.data())
+        if source.check_present is not None:
+            source.check_present(what, job.data_dir)
     except DataError as error:
         return str(error)
     return None  # there, or of a kind that only loading can tell
@@ -59,7 +52,7 @@ def _data_set(job: Job) -> str:
     """What is made or got at once: the tasks of one OGBench family share it."""
     scheme, _, what = job.data().partition(":")
     if scheme == "ogbench":
-        from fidec.data import ogbench
+        from fidec.data.sources import ogbench
 
         return f"{scheme}:{ogbench.dataset_name(what)}"
     return job.data()

@@ -162,7 +162,8 @@ def _get(argv: list[str]) -> int:
 
 
 def _list(argv: list[str]) -> int:
-    from fidec.data.cache import data_dir, list_cache
+    from fidec.data.cache import data_dir
+    from fidec.data.listing import list_cache
     from fidec.make.recipes import RECIPES
 
     args = parse(ListArgs, argv, "fidec data list")
@@ -193,7 +194,7 @@ def _list(argv: list[str]) -> int:
 
 def _show(argv: list[str]) -> int:
     from fidec.data.check import describe_dataset, description_text
-    from fidec.data.sources import load_dataset
+    from fidec.data.source import load_dataset
 
     args = parse(SourceArgs, argv, "fidec data show")
     facts = describe_dataset(load_dataset(args.source, cache_dir=args.data_dir))
@@ -206,7 +207,7 @@ def _show(argv: list[str]) -> int:
 
 def _check(argv: list[str]) -> int:
     from fidec.data.check import check_dataset
-    from fidec.data.sources import load_dataset
+    from fidec.data.source import load_dataset
 
     args = parse(CheckArgs, argv, "fidec data check")
     report = check_dataset(load_dataset(args.source, cache_dir=args.data_dir))

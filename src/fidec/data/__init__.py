@@ -10,25 +10,28 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fidec.data.arrays import dataset_from_arrays
-    from fidec.data.cache import CachedFile, data_dir, list_cache
+    from fidec.data.cache import data_dir
     from fidec.data.check import Report, check_dataset, describe_dataset
     from fidec.data.dataset import OfflineDataset
-    from fidec.data.sources import load_dataset
+    from fidec.data.listing import CachedFile, list_cache
+    from fidec.data.source import DataSource, load_dataset
 
 _HOMES = {
-    "CachedFile": "cache",
+    "CachedFile": "listing",
+    "DataSource": "source",
     "OfflineDataset": "dataset",
     "Report": "check",
     "check_dataset": "check",
     "data_dir": "cache",
     "dataset_from_arrays": "arrays",
     "describe_dataset": "check",
-    "list_cache": "cache",
-    "load_dataset": "sources",
+    "list_cache": "listing",
+    "load_dataset": "source",
 }
 
 __all__ = [
     "CachedFile",
+    "DataSource",
     "OfflineDataset",
     "Report",
     "check_dataset",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -140,6 +141,23 @@ def build_dataset(
         action_low=None if bounds is None else bounds[0],
         action_high=None if bounds is None else bounds[1],
     )
+
+
+def dataset_from_file(
+    columns: dict[str, Any], file: Path, source: str, *, action_low: Any = None, action_high: Any = None
+) -> OfflineDataset:
+    """A data set from the columns of a file, which must say where its episodes end."""
+    if not {"terminals", "truncations", "timeouts"} & set(columns):
+        raise fail(
+            str(file),
+            "terminals",
+            " is missing, and so are 'truncations' and 'timeouts': the file does not say where episodes end.",
+        )
+    timeouts = columns.pop("timeouts", None)
+    columns.setdefault("truncations", timeouts)
+    if action_low is not None or action_high is not None:
+        columns |= {"action_low": action_low, "action_high": action_high}
+    return build_dataset(columns, where=str(file), name=file.stem, source=source, info={"file": str(file)})
 
 
 def _own(array: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,17 @@ import platformdirs
 
 from fidec.errors import DataError
 from fidec.store.disk import sha256_file, write_whole
+
+# The data sets that `fidec data make` can make; a test compares the pattern with the recipes of fidec.make.
+_CAN_BE_MADE = re.compile(
+    r"(visual-)?(cube-single|cube-double|scene|puzzle-3x3|puzzle-4x4)-play-v0"
+    r"|(pointmaze|antmaze)-(medium|large|giant)-navigate-v0"
+)
+
+
+def make_command(dataset: str) -> str | None:
+    """The command that makes an OGBench data set on this machine; None if fidec cannot make it."""
+    return f"fidec data make {dataset} --rows 100000" if _CAN_BE_MADE.fullmatch(dataset) else None
 
 
 def data_dir(cache_dir: str | Path | None = None) -> Path:
@@ -90,60 +101,3 @@ def verify(path: str | Path) -> dict[str, Any]:
                 "file beside it."
             )
     return facts
-
-
-@dataclass(frozen=True)
-class CachedFile:
-    """A row of `fidec data list`. `rows` and `origin` are None where they are not known."""
-
-    name: str
-    path: str
-    bytes: int
-    rows: int | None
-    origin: str | None
-    sha256: str | None
-    problem: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain data."""
-        return asdict(self)
-
-
-def list_cache(cache_dir: str | Path | None = None) -> list[CachedFile]:
-    """The data files of the search directories, by name. Headers only: quick, and nothing is hashed."""
-    return [
-        _describe(path)
-        for folder in search_dirs(cache_dir)
-        if folder.is_dir()
-        for path in sorted([*folder.glob("*.npz"), *folder.glob("*.hdf5")])
-    ]
-
-
-def _describe(path: Path) -> CachedFile:
-    rows, facts, problem = None, {}, None
-    try:
-        rows = _rows(path)
-        facts = read_sidecar(path)
-    except DataError as error:
-        problem = str(error)
-    return CachedFile(
-        name=path.stem,
-        path=str(path),
-        bytes=path.stat().st_size,
-        rows=rows,
-        origin=facts.get("origin"),
-        sha256=facts.get("sha256"),
-        problem=problem,
-    )
-
-
-def _rows(path: Path) -> int | None:
-    from fidec.data.hdf5 import open_hdf5
-    from fidec.data.npz import npz_headers
-
-    if path.suffix == ".npz":
-        shape, _ = npz_headers(path).get("observations", ((), None))
-        return shape[0] if shape else None
-    with open_hdf5(path) as handle:
-        shape = getattr(handle.get("observations"), "shape", None)
-    return int(shape[0]) if shape else None

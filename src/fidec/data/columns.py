@@ -6,6 +6,8 @@ in the dtype that `OfflineDataset` uses.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -18,10 +20,39 @@ ACTION_LIMIT = 1.0 - 1e-5
 # Actions this far outside their bounds are rounding, not another unit.
 ACTION_TOLERANCE = 1e-4
 
+# Deflate cannot shrink data by more than about 1032 to 1; a larger claim is false.
+MAX_RATIO = 1100
+
 
 def fail(where: str, key: str, text: str) -> DataError:
     """An error that starts with the place: `where: key 'rewards', row 3: ...`."""
     return DataError(f"{where}: key '{key}'{text}")
+
+
+def existing_file(path: str | Path) -> Path:
+    """The path, if it is a file."""
+    file = Path(path).expanduser()
+    try:
+        if file.is_file():
+            return file
+        what = "is a directory" if file.is_dir() else "does not exist"
+    except (OSError, ValueError) as error:
+        raise DataError(f"{str(path)!r} is not a usable path: {error}.") from error
+    raise DataError(f"{file} {what}; expected a data file. Check the path.")
+
+
+def require_keys(where: str, present: Collection[str], needed: tuple[str, ...]) -> None:
+    """Say which key is missing, and which there are."""
+    for key in needed:
+        if key not in present:
+            hint = ""
+            if key == "rewards" and "qpos" in present:
+                hint = (
+                    " This looks like an OGBench file, whose rewards depend on the task: load it as "
+                    "'ogbench:<name>-singletask-v0' with this directory as the cache directory."
+                )
+            names = ", ".join(sorted(present)[:12]) or "nothing"
+            raise fail(where, key, f" is missing; the file holds {names}.{hint}")
 
 
 def first_true(bad: np.ndarray) -> tuple[int, ...]:

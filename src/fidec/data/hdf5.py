@@ -14,26 +14,13 @@ from typing import Any
 import h5py
 import numpy as np
 
-from fidec.data.columns import fail, flag_vector
-from fidec.data.dataset import OfflineDataset
-from fidec.data.npz import MAX_RATIO, existing_file, from_file_columns, require_keys
+from fidec.data.columns import MAX_RATIO, existing_file, fail, require_keys
 from fidec.errors import DataError
 
 # deflate, shuffle, fletcher32, lzf: built into h5py. Any other filter would load a plug-in library.
 _FILTERS = {1, 2, 3, 32000}
 # Never-written data reads as zeros and takes no storage; allow as much as a long column of flags.
 _UNWRITTEN = 64 * 2**20
-
-KEYS = (
-    "observations",
-    "actions",
-    "rewards",
-    "terminals",
-    "timeouts",
-    "next_observations",
-    "action_low",
-    "action_high",
-)
 
 
 @contextmanager
@@ -116,20 +103,3 @@ def read_columns(file: Path, keys: tuple[str, ...], *, needed: tuple[str, ...]) 
         refuse_links(handle, where)
         require_keys(where, set(handle), needed)
         return {key: read_array(handle, key, where) for key in keys if key in handle}
-
-
-def load_hdf5(path: str | Path, **bounds: Any) -> OfflineDataset:
-    """A file in D4RL's layout: observations, actions, rewards, terminals, timeouts, maybe next_observations.
-
-    D4RL's `terminals` are task ends (mask 0), its `timeouts` are cuts. Without stored `next_observations` the
-    transition at a timeout is dropped, as D4RL's own `qlearning_dataset` does, because its next row belongs
-    to another episode.
-    """
-    file = existing_file(path)
-    where = str(file)
-    columns: dict[str, Any] = {**read_columns(file, KEYS, needed=("observations", "actions", "rewards"))}
-    if "terminals" in columns:
-        # Rows that are both terminal and timed out are task ends in D4RL.
-        rows = columns["observations"].shape[:1]
-        columns["masks"] = ~flag_vector(where, "terminals", columns["terminals"], rows[0] if rows else 0)
-    return from_file_columns(columns, file, f"hdf5:{path}", **bounds)

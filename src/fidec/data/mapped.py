@@ -12,9 +12,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from fidec.data.unpack import worth_mapping
-
+MAPPED_BYTES = 2**26  # smaller arrays of images are read into memory
 CHUNK_BYTES = 2**24  # read at a time by whatever goes through a whole array
+
+
+def worth_mapping(shape: tuple[int, ...], dtype: np.dtype) -> bool:
+    """Whether an array of a file holds so many images that they stay on the disk."""
+    return dtype == np.uint8 and len(shape) >= 3 and int(np.prod(shape, dtype=np.int64)) > MAPPED_BYTES
 
 
 class MappedRows:

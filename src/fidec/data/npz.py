@@ -1,4 +1,4 @@
-"""NumPy archives, read without trust: no pickles, no sizes that the file cannot hold."""
+"""Read and write NumPy archives. The reader unpickles nothing and rejects sizes that the file cannot hold."""
 
 from __future__ import annotations
 
@@ -6,45 +6,17 @@ import math
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 from numpy.lib import format as npy
 
-from fidec.data.arrays import build_dataset
-from fidec.data.columns import fail
-from fidec.data.dataset import OfflineDataset
-from fidec.data.unpack import map_member, worth_mapping
+from fidec.data.columns import MAX_RATIO, existing_file, fail
+from fidec.data.mapped import worth_mapping
+from fidec.data.unpack import map_member
 from fidec.errors import DataError
 
-# Deflate cannot shrink data by more than about 1032 to 1; a claim beyond that is a lie or a bomb.
-MAX_RATIO = 1100
 Header = tuple[tuple[int, ...], np.dtype]
-
-KEYS = (
-    "observations",
-    "actions",
-    "rewards",
-    "terminals",
-    "masks",
-    "truncations",
-    "timeouts",
-    "next_observations",
-    "action_low",
-    "action_high",
-)
-
-
-def existing_file(path: str | Path) -> Path:
-    """The path, if it is a file."""
-    found = Path(path).expanduser()
-    try:
-        if found.is_file():
-            return found
-        what = "is a directory" if found.is_dir() else "does not exist"
-    except (OSError, ValueError) as error:
-        raise DataError(f"{str(path)!r} is not a usable path: {error}.") from error
-    raise DataError(f"{found} {what}; expected a data file. Check the path.")
 
 
 def npz_headers(path: str | Path) -> dict[str, Header]:
@@ -90,44 +62,6 @@ def write_npz(file: IO[bytes], members: Mapping[str, tuple[Header, Iterable[np.n
                 npy.write_array_header_1_0(stream, header)
                 for part in parts:
                     stream.write(np.ascontiguousarray(part).data)
-
-
-def load_npz(path: str | Path, **bounds: Any) -> OfflineDataset:
-    """An `.npz` whose keys are the arguments of `dataset_from_arrays` (`timeouts` = `truncations`)."""
-    file = existing_file(path)
-    require_keys(str(file), npz_headers(file), ("observations", "actions", "rewards"))
-    return from_file_columns(dict(read_npz(file, KEYS)), file, f"npz:{path}", **bounds)
-
-
-def from_file_columns(
-    columns: dict[str, Any], file: Path, source: str, *, action_low: Any = None, action_high: Any = None
-) -> OfflineDataset:
-    """Columns read from a file: a file has to say where its episodes end."""
-    if not {"terminals", "truncations", "timeouts"} & set(columns):
-        raise fail(
-            str(file),
-            "terminals",
-            " is missing, and so are 'truncations' and 'timeouts': the file does not say where episodes end.",
-        )
-    timeouts = columns.pop("timeouts", None)
-    columns.setdefault("truncations", timeouts)
-    if action_low is not None or action_high is not None:
-        columns |= {"action_low": action_low, "action_high": action_high}
-    return build_dataset(columns, where=str(file), name=file.stem, source=source, info={"file": str(file)})
-
-
-def require_keys(where: str, found: Any, needed: tuple[str, ...]) -> None:
-    """Say which key is missing, and which there are."""
-    for key in needed:
-        if key not in found:
-            hint = ""
-            if key == "rewards" and "qpos" in found:
-                hint = (
-                    " This looks like an OGBench file, whose rewards depend on the task: load it as "
-                    "'ogbench:<name>-singletask-v0' with this directory as the cache directory."
-                )
-            names = ", ".join(sorted(found)[:12]) or "nothing"
-            raise fail(where, key, f" is missing; the file holds {names}.{hint}")
 
 
 def _open_zip(file: Path) -> zipfile.ZipFile:

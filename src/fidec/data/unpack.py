@@ -25,14 +25,8 @@ from fidec.data.progress import RowProgress
 from fidec.errors import DataError
 from fidec.store.disk import sha256_file, write_whole
 
-MAPPED_BYTES = 2**26  # smaller images are simply read
 _STALE_SECONDS = 3600  # a file that is being written changes more often than this
 _BLOCK = 2**22
-
-
-def worth_mapping(shape: tuple[int, ...], dtype: np.dtype) -> bool:
-    """Whether an array of a file is images, and so many that they had better stay there."""
-    return dtype == np.uint8 and len(shape) >= 3 and int(np.prod(shape, dtype=np.int64)) > MAPPED_BYTES
 
 
 def map_member(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray | None:

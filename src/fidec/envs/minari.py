@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import gymnasium
 
-from fidec.data.minari import minari_folder, read_metadata
+from fidec.data.sources.minari import minari_folder, read_metadata
 from fidec.envs.adroit import import_robotics
 from fidec.envs.info import TaskInfo
 from fidec.errors import EnvError

@@ -13,6 +13,7 @@ import tyro
 
 from fidec import algos, tasks
 from fidec.algos.common.base import check_choices
+from fidec.data.source import absolute_source
 from fidec.errors import ConfigError
 
 _OPEN = cast(int, None)  # until `resolve` fills it in, by the task's protocol
@@ -254,8 +255,8 @@ def resolve(config: RunConfig) -> RunConfig:
         options=options,
         out=out,
         eval_envs=envs,
-        data=_absolute(data),
-        buffer=_absolute(config.buffer),
+        data=data and absolute_source(data),
+        buffer=config.buffer and absolute_source(config.buffer),
         data_dir=data_dir,
     )
     return dataclasses.replace(config, online=resolve_online(config)) if config.online_steps else config
@@ -283,9 +284,3 @@ def resolve_online(config: RunConfig) -> OnlineConfig:
     if online.freeze_flow and not hasattr(config.options, "train_flow"):
         raise ConfigError(f"online.freeze_flow: {config.algo} has no behaviour flow that can be frozen")
     return online
-
-
-def _absolute(source: str | None) -> str | None:
-    """A data source that means the same in every directory, so that a run can be resumed from another one."""
-    scheme, _, path = (source or "").partition(":")
-    return f"{scheme}:{Path(path).expanduser().absolute()}" if scheme in ("npz", "hdf5") else source

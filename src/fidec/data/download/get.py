@@ -10,13 +10,22 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from fidec.data.cache import data_dir, maker_record_path, read_sidecar, sidecar_path, verify, write_sidecar
+from fidec.data.cache import (
+    data_dir,
+    make_command,
+    maker_record_path,
+    read_sidecar,
+    sidecar_path,
+    verify,
+    write_sidecar,
+)
+from fidec.data.columns import require_keys
 from fidec.data.download.meter import Meter
 from fidec.data.download.mirrors import Wanted, wanted
 from fidec.data.download.part import Part
 from fidec.data.download.transfer import Patience, Refused, fetch
 from fidec.data.hdf5 import open_hdf5, refuse_links
-from fidec.data.npz import npz_headers, require_keys
+from fidec.data.npz import npz_headers
 from fidec.errors import DataError
 from fidec.store.disk import fsync_directory, sha256_file
 
@@ -147,15 +156,12 @@ def _kept(target: Path, file: Wanted, meter: Meter) -> Path:
 
 
 def _failure(file: Wanted, target: Path, tried: list[str]) -> str:
-    from fidec.make import RECIPES
-
-    dataset = target.stem.removesuffix("-val")
     lines = [f"{file.name} could not be fetched. Tried:", *tried, "What you can do:"]
     lines.append(
         "  - try again later: what came is kept. Behind a proxy, set HTTPS_PROXY; a mirror of your own: --url."
     )
-    if dataset in RECIPES:
-        lines.append(f"  - make such data on this machine: `fidec data make {dataset} --rows 100000`")
+    if (make := make_command(target.stem.removesuffix("-val"))) is not None:
+        lines.append(f"  - make such data on this machine: `{make}`")
     lines.append(f"  - fetch it by hand from an address above and save it as {target}")
     return "\n".join(lines)
 

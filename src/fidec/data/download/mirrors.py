@@ -14,32 +14,14 @@ import os
 import re
 from dataclasses import dataclass
 
-from fidec.data.ogbench import dataset_name
+from fidec.data.sources.d4rl import D4RL_FILES
+from fidec.data.sources.ogbench import dataset_name
 from fidec.errors import ConfigError
 from fidec.quiet import quiet
 
 D4RL_URL = "https://rail.eecs.berkeley.edu/datasets/offline_rl"
 _OGBENCH_MIRRORS = ("zhouzypaul/ogbench_datasets/resolve/main", "ryanhoangt/ogbench_data/resolve/main")
 _D4RL_MIRROR = "imone/D4RL/resolve/b9e1985fe28a0d67418c99473874d6a837d6cf94"
-
-
-def _antmaze(maze: str, starts: bool, goals: bool) -> str:
-    return f"ant_maze_v2/Ant_maze_{maze}_noisy_multistart_{starts}_multigoal_{goals}_sparse_fixed.hdf5"
-
-
-# D4RL's file for each id, as in its table of addresses (d4rl/infos.py).
-D4RL_FILES: dict[str, str] = {
-    "antmaze-umaze-v2": _antmaze("u-maze", False, False),
-    "antmaze-umaze-diverse-v2": _antmaze("u-maze", True, True),
-    "antmaze-medium-play-v2": _antmaze("big-maze", True, False),
-    "antmaze-medium-diverse-v2": _antmaze("big-maze", True, True),
-    "antmaze-large-play-v2": _antmaze("hardest-maze", True, False),
-    "antmaze-large-diverse-v2": _antmaze("hardest-maze", True, True),
-} | {
-    f"{hand}-{kind}-v1": f"hand_dapg_v1/{hand}-{kind}-v1.hdf5"
-    for hand in ("pen", "door", "hammer", "relocate")
-    for kind in ("human", "cloned", "expert")
-}
 
 # Neither benchmark publishes checksums. These were published by others, each by at least two projects
 # that seem to have nothing to do with each other. All other files are recorded at first use.

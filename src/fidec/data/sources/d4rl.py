@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +19,8 @@ from fidec.data.arrays import build_dataset
 from fidec.data.cache import data_dir, verify
 from fidec.data.columns import action_array, fail, flag_vector, numbers, observation_array, row_vector
 from fidec.data.dataset import OfflineDataset
-from fidec.data.download.mirrors import D4RL_FILES
 from fidec.data.hdf5 import read_columns
+from fidec.data.source import CacheDir, DataSource, reject_bounds
 from fidec.errors import ConfigError, DataError
 
 _KEYS = ("observations", "actions", "rewards", "terminals", "timeouts")
@@ -27,8 +28,29 @@ _KEYS = ("observations", "actions", "rewards", "terminals", "timeouts")
 _SAME = 1e-6
 
 
-def load_d4rl(task_id: str, *, cache_dir: str | Path | None = None) -> OfflineDataset:
+def _antmaze(maze: str, starts: bool, goals: bool) -> str:
+    return f"ant_maze_v2/Ant_maze_{maze}_noisy_multistart_{starts}_multigoal_{goals}_sparse_fixed.hdf5"
+
+
+# D4RL's file for each id, as in its table of addresses (d4rl/infos.py).
+D4RL_FILES: dict[str, str] = {
+    "antmaze-umaze-v2": _antmaze("u-maze", False, False),
+    "antmaze-umaze-diverse-v2": _antmaze("u-maze", True, True),
+    "antmaze-medium-play-v2": _antmaze("big-maze", True, False),
+    "antmaze-medium-diverse-v2": _antmaze("big-maze", True, True),
+    "antmaze-large-play-v2": _antmaze("hardest-maze", True, False),
+    "antmaze-large-diverse-v2": _antmaze("hardest-maze", True, True),
+} | {
+    f"{hand}-{kind}-v1": f"hand_dapg_v1/{hand}-{kind}-v1.hdf5"
+    for hand in ("pen", "door", "hammer", "relocate")
+    for kind in ("human", "cloned", "expert")
+}
+
+
+def load(what: str, *, cache_dir: CacheDir = None, action_low: Any = None, action_high: Any = None) -> OfflineDataset:
     """The data of `antmaze-*-v2` or of an Adroit `*-v1`, from the cache; nothing is downloaded."""
+    reject_bounds("d4rl", action_low, action_high)
+    task_id = what
     file = find_file(task_id, cache_dir)
     where = str(file)
     record = verify(file)
@@ -74,7 +96,7 @@ def load_d4rl(task_id: str, *, cache_dir: str | Path | None = None) -> OfflineDa
     )
 
 
-def find_file(task_id: str, cache_dir: str | Path | None = None) -> Path:
+def find_file(task_id: str, cache_dir: CacheDir = None) -> Path:
     """`ID.hdf5`, or the file under D4RL's own name for it, in our directory or in D4RL's.
 
     With an explicit `cache_dir` only there, so that no other file is taken by surprise.
@@ -112,3 +134,18 @@ def _check_widths(where: str, task_id: str, observations: np.ndarray, actions: n
                 key,
                 f" has rows of shape {array.shape[1:]}; {task_id} has {expected[key]}: another task's data?",
             )
+
+
+def _claims(text: str) -> bool:
+    """D4RL's ids, and misspelt ones, for which `find_file` names the closest ids."""
+    name, _, version = text.rpartition("-")
+    return version in ("v1", "v2") and name.partition("-")[0] in {known.partition("-")[0] for known in D4RL_FILES}
+
+
+SOURCE = DataSource(
+    summary="the data of a D4RL antmaze or Adroit id",
+    example="d4rl:door-human-v1",
+    load=load,
+    claims=_claims,
+    check_present=find_file,
+)

@@ -1,4 +1,4 @@
-"""OGBench single-task data: an `.npz` of states, labelled with rewards and masks by ogbench itself.
+"""`ogbench:ID`: an `.npz` of states, labelled with the rewards and masks of a single task by ogbench itself.
 
 A file holds trajectories s0..sL with terminals = 1 at sL, whose state is only a next state. Which rows are
 rewarded depends on the task, so ogbench's own `relabel_dataset` computes it from the stored simulator state.
@@ -7,18 +7,30 @@ rewarded depends on the task, so ogbench's own `relabel_dataset` computes it fro
 from __future__ import annotations
 
 import difflib
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fidec.data.arrays import build_dataset
-from fidec.data.cache import search_dirs, verify
-from fidec.data.columns import action_array, check_length, fail, flag_vector, numbers, observation_array, to_float32
+from fidec.data.cache import make_command, search_dirs, verify
+from fidec.data.columns import (
+    action_array,
+    check_length,
+    fail,
+    flag_vector,
+    numbers,
+    observation_array,
+    require_keys,
+    to_float32,
+)
 from fidec.data.dataset import OfflineDataset
 from fidec.data.mapped import take
-from fidec.data.npz import read_npz, require_keys
+from fidec.data.npz import read_npz
+from fidec.data.source import CacheDir, DataSource, reject_bounds
 from fidec.errors import ConfigError, DataError
+from fidec.extras import require
 from fidec.quiet import global_numpy_seed, quiet
 
 _KEYS = ("observations", "actions", "terminals", "qpos", "button_states")
@@ -32,11 +44,9 @@ class TaskId(NamedTuple):
 
 
 def parse_task(task_id: str) -> TaskId:
-    """Split a single-task id as `ogbench.make_env_and_datasets` does, and check that ogbench knows it."""
+    """Split a single-task id as `ogbench.make_env_and_datasets` does, and check that ogbench has it."""
+    require("ogbench", "ogbench", f"the OGBench task {task_id}")  # registers the environments
     import gymnasium
-
-    with quiet():
-        import ogbench  # noqa: F401 - registers the environments
 
     parts = task_id.split("-")
     known = [k for k in gymnasium.registry if "singletask" in k]
@@ -49,16 +59,13 @@ def parse_task(task_id: str) -> TaskId:
             f"expected such as 'cube-single-play-singletask-v0' or '...-singletask-task1-v0'.{hint}"
         )
     pos = parts.index("singletask")
-    env = "-".join(parts[: pos - 1] + parts[pos:])
+    kind, env = parts[pos - 1], "-".join(parts[: pos - 1] + parts[pos:])
     if env not in known:
-        near = [_with_kind(k, parts[pos - 1]) for k in difflib.get_close_matches(env, known, 3)]
-        hint = f" Close ones: {', '.join(near)}." if near else ""
+        close = difflib.get_close_matches(env, known, 3)
+        names = ", ".join(name.replace("-singletask", f"-{kind}-singletask") for name in close)
+        hint = f" Close ones: {names}." if names else ""
         raise ConfigError(f"ogbench has no task {task_id!r} (no environment {env!r}).{hint}")
     return TaskId(env, "-".join(parts[:pos] + parts[-1:]))
-
-
-def _with_kind(env: str, kind: str) -> str:
-    return env.replace("-singletask", f"-{kind}-singletask")
 
 
 def dataset_name(some_id: str) -> str:
@@ -70,25 +77,25 @@ def dataset_name(some_id: str) -> str:
     return some_id
 
 
-def find_file(dataset: str, cache_dir: str | Path | None = None) -> Path:
+def find_file(dataset: str, cache_dir: CacheDir = None) -> Path:
     """The data file, or a DataError that says where it was looked for and how to get it."""
     folders = search_dirs(cache_dir)
     for folder in folders:
         if (folder / f"{dataset}.npz").is_file():
             return folder / f"{dataset}.npz"
-    from fidec.make import RECIPES  # only this message needs the makers
-
-    make = f", or make such data on this machine with `fidec data make {dataset} --rows 100000`"
+    make = make_command(dataset)
     raise DataError(
         f"{dataset}.npz not found in {' or '.join(str(f) for f in folders)}. "
-        f"Download OGBench's official file with `fidec data get {dataset}`{make if dataset in RECIPES else ''}. "
+        f"Download OGBench's official file with `fidec data get {dataset}`"
+        f"{f', or make such data on this machine with `{make}`' if make else ''}. "
         "Another directory: set FIDEC_DATA_DIR."
     )
 
 
-def load_ogbench(task_id: str, *, cache_dir: str | Path | None = None) -> OfflineDataset:
+def load(what: str, *, cache_dir: CacheDir = None, action_low: Any = None, action_high: Any = None) -> OfflineDataset:
     """The data of a single-task id, from the cache; nothing is downloaded."""
-    task = parse_task(task_id)
+    reject_bounds("ogbench", action_low, action_high)
+    task = parse_task(what)
     file = find_file(task.dataset, cache_dir)
     where = str(file)
     record = verify(file)
@@ -123,8 +130,8 @@ def load_ogbench(task_id: str, *, cache_dir: str | Path | None = None) -> Offlin
             "next_observations": take(observations, states_before + 1),
         },
         where=where,
-        name=task_id,
-        source=f"ogbench:{task_id}",
+        name=what,
+        source=f"ogbench:{what}",
         info={
             "file": where,
             "rows": rows,
@@ -132,7 +139,7 @@ def load_ogbench(task_id: str, *, cache_dir: str | Path | None = None) -> Offlin
             # Official files are known only by our own download; all else may be other data.
             "regenerated": None if origin in (None, "unknown") else origin != "downloaded",
             "file_sha256": record.get("sha256"),
-            # How the pictures were drawn, if their maker says so: an evaluation has to draw them alike.
+            # How the images were rendered, if it is recorded: an evaluation must render them in the same way.
             **({"rendering": (record.get("settings") or {}).get("rendering")} if visual else {}),
         },
     )
@@ -184,3 +191,12 @@ def _check_widths(where: str, env: Any, env_id: str, rows: dict[str, np.ndarray]
                 key,
                 f" has rows of shape {rows[key].shape[1:]}; {env_id} has {tuple(shape)}: another task's data?",
             )
+
+
+SOURCE = DataSource(
+    summary="the data of an OGBench single-task id",
+    example="ogbench:cube-single-play-singletask-v0",
+    load=load,
+    claims=lambda text: re.fullmatch(r"[\w-]+-v0", text) is not None,
+    check_present=lambda what, cache_dir: find_file(dataset_name(what), cache_dir),
+)

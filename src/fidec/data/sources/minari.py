@@ -1,4 +1,4 @@
-"""Minari data sets, read from their files with h5py alone.
+"""`minari:ID`: a local Minari data set, read with h5py alone.
 
 `minari.load_dataset` builds an environment from the metadata's entry point when the metadata has no spaces,
 which runs code of the file's choosing. Here the metadata is read as JSON and nothing in it is ever called.
@@ -27,6 +27,7 @@ from fidec.data.columns import (
 )
 from fidec.data.dataset import OfflineDataset
 from fidec.data.hdf5 import child, open_hdf5, place, read_array
+from fidec.data.source import CacheDir, DataSource
 from fidec.errors import ConfigError, DataError
 
 _METADATA_LIMIT = 16 * 2**20
@@ -51,14 +52,14 @@ def minari_folder(dataset_id: str) -> Path:
     return folder
 
 
-def load_minari(dataset_id: str, *, action_low: Any = None, action_high: Any = None) -> OfflineDataset:
-    """A local Minari data set by its id, such as `D4RL/pen/human-v2`. Nothing is downloaded.
+def load(what: str, *, cache_dir: CacheDir = None, action_low: Any = None, action_high: Any = None) -> OfflineDataset:
+    """A local Minari data set by its id, such as `D4RL/pen/human-v2`. `cache_dir` is not used: Minari has its own.
 
     Masks are 1 - terminations; a trajectory ends with its episode. Dict observations are flattened and
     concatenated in sorted key order, as Gymnasium's FlattenObservation does. Action bounds come from the
     metadata's action space unless they are given.
     """
-    folder = minari_folder(dataset_id)
+    folder = minari_folder(what)
     metadata = read_metadata(folder)
     file = folder / "main_data.hdf5"
     if metadata.get("data_format", "hdf5") != "hdf5":
@@ -76,8 +77,8 @@ def load_minari(dataset_id: str, *, action_low: Any = None, action_high: Any = N
     return build_dataset(
         {**columns, "action_low": action_low, "action_high": action_high},
         where=str(file),
-        name=dataset_id,
-        source=f"minari:{dataset_id}",
+        name=what,
+        source=f"minari:{what}",
         info=info,
     )
 
@@ -222,3 +223,11 @@ def _jpeg(where: str, key: str) -> DataError:
         "set with "
         "jpeg_encoding=False and the image as the whole observation.",
     )
+
+
+SOURCE = DataSource(
+    summary="a local Minari data set",
+    example="minari:D4RL/pen/human-v2",
+    load=load,
+    check_present=lambda what, cache_dir: minari_folder(what),
+)

@@ -1,0 +1,66 @@
+"""The data files of the cache directory, for `fidec data list`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fidec.data.cache import read_sidecar, search_dirs
+from fidec.data.hdf5 import open_hdf5
+from fidec.data.npz import npz_headers
+from fidec.errors import DataError
+
+
+@dataclass(frozen=True)
+class CachedFile:
+    """A row of `fidec data list`. `rows` and `origin` are None where they are not known."""
+
+    name: str
+    path: str
+    bytes: int
+    rows: int | None
+    origin: str | None
+    sha256: str | None
+    problem: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+
+def list_cache(cache_dir: str | Path | None = None) -> list[CachedFile]:
+    """The data files of the search directories, by name. Headers only: quick, and nothing is hashed."""
+    return [
+        _describe(path)
+        for folder in search_dirs(cache_dir)
+        if folder.is_dir()
+        for path in sorted([*folder.glob("*.npz"), *folder.glob("*.hdf5")])
+    ]
+
+
+def _describe(path: Path) -> CachedFile:
+    rows, facts, problem = None, {}, None
+    try:
+        rows = _rows(path)
+        facts = read_sidecar(path)
+    except DataError as error:
+        problem = str(error)
+    return CachedFile(
+        name=path.stem,
+        path=str(path),
+        bytes=path.stat().st_size,
+        rows=rows,
+        origin=facts.get("origin"),
+        sha256=facts.get("sha256"),
+        problem=problem,
+    )
+
+
+def _rows(path: Path) -> int | None:
+    if path.suffix == ".npz":
+        shape, _ = npz_headers(path).get("observations", ((), None))
+        return shape[0] if shape else None
+    with open_hdf5(path) as handle:
+        shape = getattr(handle.get("observations"), "shape", None)
+    return int(shape[0]) if shape else None

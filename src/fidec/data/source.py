@@ -1,0 +1,97 @@
+"""Data sources: `load_dataset("SCHEME:WHAT")` finds the source by its scheme, and the source loads the data.
+
+A built-in source is one module of `fidec.data.sources` with an object `SOURCE`. Another package adds a source with an
+entry point in the group `fidec.sources` that names its `DataSource`; the name of the entry point is the scheme.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from fidec.data.dataset import OfflineDataset
+from fidec.errors import ConfigError
+from fidec.register import Register
+
+CacheDir = str | Path | None
+
+
+class Load(Protocol):
+    """Load and check the data that `what` names. Nothing is downloaded.
+
+    `cache_dir` is the directory for data files (None means the default, `fidec.data.data_dir()`). `action_low` and
+    `action_high` are the user's action bounds; a source whose data has its own bounds calls `reject_bounds`.
+    """
+
+    def __call__(
+        self, what: str, *, cache_dir: CacheDir = None, action_low: Any = None, action_high: Any = None
+    ) -> OfflineDataset: ...
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """One scheme. Only `load` does work; the other functions have defaults that suit most sources."""
+
+    summary: str  # what the source reads, in a few words
+    example: str  # a complete source text, such as npz:runs/mine.npz
+    load: Load
+    claims: Callable[[str], bool] = lambda text: False  # whether a text without a scheme belongs to this source
+    absolute: Callable[[str], str] = lambda what: what  # `what` in a form that does not depend on the directory
+    # Raises a DataError that says how to get the data if it is missing. None: only loading can tell.
+    check_present: Callable[[str, CacheDir], object] | None = None
+
+
+SOURCES = Register("data source", "fidec.data.sources", "SOURCE", DataSource, "fidec.sources")
+
+
+def find_source(text: str) -> tuple[str, DataSource, str]:
+    """Scheme, source and rest of `SCHEME:WHAT`. Text without a scheme belongs to the first source that claims it."""
+    scheme, colon, what = text.partition(":")
+    if colon:
+        source = SOURCES.get(scheme)
+        if not what:
+            raise ConfigError(f"{text!r} names no data set; expected {source.summary}, such as {source.example}")
+        return scheme, source, what
+    for scheme in (*SOURCES.builtin(), *sorted(SOURCES.plugins())):
+        source = SOURCES.get(scheme)
+        if source.claims(text):
+            return scheme, source, text
+    known = "; ".join(f"{SOURCES.get(name).example} ({SOURCES.get(name).summary})" for name in SOURCES.names())
+    raise ConfigError(f"{text!r} is not a data source. Expected SCHEME:WHAT, such as {known}")
+
+
+def load_dataset(
+    source: str, *, cache_dir: CacheDir = None, action_low: Any = None, action_high: Any = None
+) -> OfflineDataset:
+    """Load and check a data set. `source` is `SCHEME:WHAT`, a task id of OGBench or D4RL, or the path of a data file.
+
+    `cache_dir` is the directory with the files of OGBench and D4RL. `action_low` and `action_high` are for data whose
+    actions are not in [-1, 1] and that does not store its bounds. Nothing is downloaded.
+    """
+    scheme, entry, what = find_source(source)
+    dataset = entry.load(what, cache_dir=cache_dir, action_low=action_low, action_high=action_high)
+    if not isinstance(dataset, OfflineDataset):
+        raise ConfigError(
+            f"the data source '{scheme}:' returned {type(dataset).__name__} instead of an OfflineDataset. "
+            "Repair or uninstall the package that adds it."
+        )
+    return dataset
+
+
+def absolute_source(source: str) -> str:
+    """A source text that means the same in every directory, so that a run can be resumed from another one."""
+    scheme, entry, what = find_source(source)
+    return f"{scheme}:{entry.absolute(what)}"
+
+
+def absolute_path(path: str) -> str:
+    """For `DataSource.absolute` of a source that reads a file."""
+    return str(Path(path).expanduser().absolute())
+
+
+def reject_bounds(scheme: str, action_low: Any, action_high: Any) -> None:
+    """For `DataSource.load` of a source whose data has its own action bounds."""
+    if action_low is not None or action_high is not None:
+        raise ConfigError(f"'{scheme}:' data has its own action bounds: leave out action_low and action_high.")

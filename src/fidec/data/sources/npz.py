@@ -1,0 +1,39 @@
+"""`npz:PATH`: a NumPy archive whose keys are the arguments of `dataset_from_arrays`."""
+
+from __future__ import annotations
+
+from fidec.data.arrays import dataset_from_file
+from fidec.data.columns import existing_file, require_keys
+from fidec.data.dataset import OfflineDataset
+from fidec.data.npz import npz_headers, read_npz
+from fidec.data.source import CacheDir, DataSource, absolute_path
+
+KEYS = (
+    "observations",
+    "actions",
+    "rewards",
+    "terminals",
+    "masks",
+    "truncations",
+    "timeouts",
+    "next_observations",
+    "action_low",
+    "action_high",
+)
+
+
+def load(what: str, *, cache_dir: CacheDir = None, **bounds: object) -> OfflineDataset:
+    """`timeouts` is another name for `truncations`."""
+    file = existing_file(what)
+    require_keys(str(file), npz_headers(file), ("observations", "actions", "rewards"))
+    return dataset_from_file(dict(read_npz(file, KEYS)), file, f"npz:{what}", **bounds)
+
+
+SOURCE = DataSource(
+    summary="a NumPy archive",
+    example="npz:runs/mine.npz",
+    load=load,
+    claims=lambda text: text.endswith(".npz"),
+    absolute=absolute_path,
+    check_present=lambda what, cache_dir: existing_file(what),
+)
