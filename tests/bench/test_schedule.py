@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from fidec.bench import schedule
-from fidec.bench.jobs import is_locked, last_row
+from fidec.bench.jobs import last_row
+from fidec.store.lock import is_locked
 from fidec.train.loop import Signals
 
 # What stands in for `fidec train`: it notes its start and its cores, works for a while, notes its end.

@@ -11,7 +11,7 @@ import pytest
 from fidec.data import data_dir, list_cache
 from fidec.data.cache import read_sidecar, sidecar_path, verify, write_sidecar
 from fidec.errors import DataError
-from fidec.store.disk import sha256_file
+from fidec.store.files import sha256_file
 
 NAME = "pointmaze-medium-navigate-v0"
 

@@ -26,7 +26,7 @@ from fidec.data.cache import read_sidecar
 from fidec.data.download import Patience, Wanted, download, get, mirrors, wanted
 from fidec.data.sources.d4rl import D4RL_FILES
 from fidec.errors import ConfigError, DataError
-from fidec.store.disk import sha256_file
+from fidec.store.files import sha256_file
 
 NAME = "pointmaze-medium-navigate-v0"
 QUICK = Patience(connect=0.5, stall=0.15, attempts=3, unreachable=1, backoff=0.001, progress=2**30, chunk=512)

@@ -24,7 +24,7 @@ from fidec.make.expert.store import CHECKPOINT, load_expert, save_expert, write_
 from fidec.make.expert.track import Track
 from fidec.make.worker import open_world
 from fidec.quiet import global_numpy_seed
-from fidec.store.disk import sha256_file
+from fidec.store.files import sha256_file
 
 SIZES = {"ant": (29, 8), "antball": (42, 8), "humanoid": (69, 21)}  # observation and action
 TINY = replace(

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fidec.errors import CheckpointError, RunError
-from fidec.store import disk, files, trees
+from fidec.store import files, trees
 
 
 class Pair(NamedTuple):
@@ -163,7 +163,7 @@ def test_manifest_may_not_point_outside(tmp_path):
     inside = tmp_path / "c"
     inside.mkdir()
     (tmp_path / "secret").write_bytes(b"1")
-    entry = {"bytes": 1, "sha256": disk.sha256_file(tmp_path / "secret")}
+    entry = {"bytes": 1, "sha256": files.sha256_file(tmp_path / "secret")}
     for name in ("../secret", str(tmp_path / "secret")):
         body = {"format": 1, "files": {name: entry}, "extra": {}}
         (inside / files.MANIFEST).write_text(files._render_manifest(body))
@@ -182,7 +182,7 @@ def test_manifest_of_rubbish_is_damaged(tmp_path, content):
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
 def test_float32_reads_back_to_the_same_bits(value):
     value = np.float32(value)
-    again = np.float32(json.loads(json.dumps(files.plain(value))))
+    again = np.float32(json.loads(json.dumps(files.to_builtin(value))))
     assert again.tobytes() == value.tobytes()
 
 
@@ -199,13 +199,13 @@ def test_numbers_become_plain():
         "a": np.array([[1, 2]], np.uint8),
         "bf": jnp.asarray(1.5, jnp.bfloat16),
     }
-    text = json.dumps(files.plain(values), allow_nan=False)
+    text = json.dumps(files.to_builtin(values), allow_nan=False)
     assert text == (
         '{"f": 0.1, "d": 0.1, "j": 0.1, "i": 3, "b": true, "py": true, "nan": null, "inf": null, '
         '"a": [[1, 2]], "bf": 1.5}'
     )
     with pytest.raises(TypeError, match="object"):
-        files.plain({"x": object()})
+        files.to_builtin({"x": object()})
 
 
 def test_a_failed_write_leaves_the_old_content(tmp_path, monkeypatch):

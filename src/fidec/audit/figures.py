@@ -13,7 +13,7 @@ from fidec.audit.measure import Audit
 from fidec.audit.summary import cosines, state_kl
 from fidec.report.curves import BLUE, GREY, INK, ORANGE
 from fidec.store import files
-from fidec.store.disk import write_whole
+from fidec.store.files import write_whole
 
 
 def sentences(summary: dict[str, Any]) -> list[str]:

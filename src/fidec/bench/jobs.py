@@ -6,7 +6,6 @@ not keep the others from running. All that is known of a job is in its run direc
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ from fidec import algos, tasks
 from fidec.bench.scale import Plan, Scale, benchmark_plan
 from fidec.bench.suites import Suite, Variant
 from fidec.errors import ConfigError
+from fidec.store.lock import is_locked
 from fidec.store.rundir import LOCK, RunDirectory
 from fidec.train.config import RunConfig, resolve, resolve_options
 
@@ -205,18 +205,6 @@ def _check_numbers(suite: Suite, seeds: tuple[int, ...], steps: int, online_step
         raise ConfigError(f"--online-steps must be at least 1, or 0 for the protocol's, not {online_steps}")
     if online_steps and suite.setting != "online":
         raise ConfigError(f"suite {suite.name!r} is offline: leave --online-steps out, or choose paper-online")
-
-
-def is_locked(path: Path) -> bool:
-    """Whether some process holds the file's lock."""
-    try:
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
 
 
 def last_lines(log: Path, count: int) -> str:

@@ -7,7 +7,6 @@ run a job twice at once: who finds it taken waits for it.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from fidec.bench.jobs import Job, last_lines
+from fidec.store.lock import lock_open_file
 from fidec.train.loop import Signals
 
 PROGRAM = (sys.executable, "-m", "fidec")
@@ -87,12 +87,7 @@ def _begin(
     """Start a job's process, or wait for another's; a job that is done ends at once."""
     job.log.parent.mkdir(parents=True, exist_ok=True)
     with job.log.open("ab") as log:  # the process keeps it open, and so locked
-        try:
-            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            free = not job.busy_elsewhere()
-        except BlockingIOError:
-            free = False
-        if not free:
+        if not lock_open_file(log) or job.busy_elsewhere():
             watcher.begins(job, "is run by another process: waits for it")
             return Running(job, None)
         state = job.state()

@@ -118,7 +118,7 @@ def _audit(args: AuditArgs) -> dict[str, Any]:
     title = f"{policy.algo}, step {policy.info.get('step', 0)}, on {dataset.name}: {len(rows)} states"
     audit_report.draw(found, near, title, out / "audit.png")
     files.write_json(out / "audit.json", result)
-    return files.plain(result)
+    return files.to_builtin(result)
 
 
 def _with_transport(policy: Policy) -> list[str]:

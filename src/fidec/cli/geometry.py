@@ -163,6 +163,7 @@ def _theorems(argv: list[str]) -> int:
 
 def _calibration(argv: list[str]) -> int:
     from fidec.geometry import calibration, experiment
+    from fidec.store import files
 
     args = parse(CalibrationArgs, argv, "fidec geometry calibration")
     names, sizes = _names(args.landscape), _sizes(args.steps, args.seeds)
@@ -175,7 +176,7 @@ def _calibration(argv: list[str]) -> int:
         report=report,
     )
     picture = calibration.draw(rows, args.out / "calibration.png")
-    experiment.write_json(args.out / "calibration.json", rows)
+    files.write_json(args.out / "calibration.json", rows)
     if args.json:
         print_json(rows)
         return 0

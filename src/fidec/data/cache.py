@@ -5,7 +5,6 @@ The directory is the argument, else the environment variable FIDEC_DATA_DIR, els
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import Any
 
 import platformdirs
 
-from fidec.errors import DataError
-from fidec.store.disk import sha256_file, write_whole
+from fidec.errors import DataError, RunError
+from fidec.store.files import read_json, sha256_file, write_json
 
 # The data sets that `fidec data make` can make; a test compares the pattern with the recipes of fidec.make.
 _CAN_BE_MADE = re.compile(
@@ -69,11 +68,9 @@ def read_sidecar(path: str | Path) -> dict[str, Any]:
 
 def _read_json(side: Path) -> dict[str, Any]:
     try:
-        facts = json.loads(side.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{side}: cannot be read as JSON ({error}); delete it to record the file anew.") from error
-    if not isinstance(facts, dict):
-        raise DataError(f"{side}: expected a JSON object; delete it to record the file anew.")
+        facts = read_json(side)
+    except RunError as error:
+        raise DataError(f"{error}; delete it to record the file anew.") from error
     if not isinstance(facts.get("settings"), dict | None):
         raise DataError(f"{side}: 'settings' is no JSON object; delete it to record the file anew.")
     return facts
@@ -83,8 +80,7 @@ def write_sidecar(path: str | Path, **facts: Any) -> dict[str, Any]:
     """Record a data file: SHA-256, size, and the given facts (`origin` is "downloaded" or "made")."""
     record = {**facts, "sha256": sha256_file(path), "bytes": Path(path).stat().st_size}
     side = sidecar_path(path)
-    text = json.dumps(record, indent=2, sort_keys=True) + "\n"
-    write_whole(side, lambda file: file.write(text.encode()))
+    write_json(side, record)
     return record
 
 

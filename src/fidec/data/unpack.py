@@ -22,8 +22,8 @@ from numpy.lib import format as npy
 
 from fidec.data.cache import read_sidecar, write_sidecar
 from fidec.data.progress import RowProgress
-from fidec.errors import DataError
-from fidec.store.disk import sha256_file, write_whole
+from fidec.errors import DataError, RunError
+from fidec.store.files import sha256_file, write_whole
 
 _STALE_SECONDS = 3600  # a file that is being written changes more often than this
 _BLOCK = 2**22
@@ -71,8 +71,8 @@ def _unpacked(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, row
             _make_room(path, member.file_size)
             write_whole(path, lambda out: _copy(archive, member, what, len_rows=rows, write=out.write))
             write_sidecar(path, **origin)
-        except OSError as error:
-            problems.append(f"{path.parent} ({error.strerror or error})")
+        except (OSError, RunError) as error:
+            problems.append(f"{path.parent} ({getattr(error, 'strerror', None) or error})")
         else:
             return path
     raise DataError(

@@ -6,7 +6,6 @@ on few cores that is twice as fast as one process with many threads, for the net
 
 from __future__ import annotations
 
-import json
 import math
 import multiprocessing
 import os
@@ -24,7 +23,7 @@ from fidec.errors import ConfigError
 from fidec.geometry import frontier
 from fidec.geometry.lab import Entry, Sizes
 from fidec.ops import fisher
-from fidec.store import disk
+from fidec.store import files
 
 FORMS = (0.0003, 0.001, 0.004, 0.015, 0.06)  # budgets of the quadratic forms
 NATS = (0.1, 0.3, 0.8, 1.6, 3.0)
@@ -63,13 +62,13 @@ def run(
     if unknown:
         raise ConfigError(f"there is no method {unknown[0]!r} in the laboratory; it has {', '.join(METHODS)}")
     landscapes, methods = list(dict.fromkeys(landscapes)), list(dict.fromkeys(methods))
-    settings = json.loads(json.dumps({"seeds": seeds, "sizes": asdict(sizes)}))
+    settings = files.to_builtin({"seeds": seeds, "sizes": asdict(sizes)})
     for name in landscapes:
         _check_settings(out / name, settings)
     for name in landscapes:
         if not (out / name / "settings.json").exists():
             (out / name).mkdir(parents=True, exist_ok=True)
-            write_json(out / name / "settings.json", settings)
+            files.write_json(out / name / "settings.json", settings)
     workers = workers or len(os.sched_getaffinity(0))
     # Set before the processes start, since a process reads it when jax is imported.
     before = os.environ.get("XLA_FLAGS")
@@ -115,26 +114,12 @@ def _submit(pool: ProcessPoolExecutor, name: str, methods: Sequence[str], sizes:
 def _check_settings(directory: Path, settings: dict[str, Any]) -> None:
     """Results of other sizes or seeds must not be mixed."""
     path = directory / "settings.json"
-    found = json.loads(path.read_text()) if path.exists() else settings
+    found = files.read_json(path) if path.exists() else settings
     if found == settings:
         return
     ours, theirs = ({"seeds": each["seeds"], **each["sizes"]} for each in (settings, found))
     other = [f"{key} {theirs.get(key)}, not {value}" for key, value in ours.items() if theirs.get(key) != value]
     raise ConfigError(f"{directory} holds results with other settings ({'; '.join(other)}); choose another --out")
-
-
-def write_json(path: Path, value: Any) -> None:
-    """As a whole or not at all. JSON has no NaN: a number that could not be had is null."""
-    text = json.dumps(_without_nan(value), indent=1, allow_nan=False)
-    disk.write_whole(path, lambda file: file.write(text.encode()))
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nan(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _flows_file(out: Path, name: str) -> Path:
@@ -180,8 +165,8 @@ def kept_flows(out: Path, seeds: int, sizes: Sizes) -> Callable[[str], Any]:
         from fidec.geometry import lab, landscapes
 
         path = out / name / "settings.json"
-        found = json.loads(path.read_text()) if path.exists() and _flows_file(out, name).exists() else None
-        if found and found["seeds"] >= seeds and found["sizes"] == json.loads(json.dumps(asdict(sizes))):
+        found = files.read_json(path) if path.exists() and _flows_file(out, name).exists() else None
+        if found and found["seeds"] >= seeds and found["sizes"] == files.to_builtin(asdict(sizes)):
             return load_flows(out, name, found["seeds"], sizes)
         return lab.fit(landscapes.get(name), seeds, sizes)
 
@@ -192,7 +177,7 @@ def _train(name: str, method: str, sizes: Sizes, out: Path) -> None:
     from fidec.geometry import lab, landscapes
 
     landscape = landscapes.get(name)
-    seeds = json.loads((out / name / "settings.json").read_text())["seeds"]
+    seeds = files.read_json(out / name / "settings.json")["seeds"]
     flows = load_flows(out, name, seeds, sizes)
     more: dict[str, Any] = {}
     unit = "penalty"
@@ -216,7 +201,7 @@ def _train(name: str, method: str, sizes: Sizes, out: Path) -> None:
     index = int(np.argmin(np.where(np.isfinite(away), away, np.inf)))
     drawn = next(row for row in rows if row["seed"] == 0 and row["budget"] == budgets[index])
     samples = np.asarray(truth.actions)[0, index, :1500].round(4).tolist()
-    write_json(out / name / f"{method}.json", {"rows": rows, "drawn": drawn, "samples": samples})
+    files.write_json(out / name / f"{method}.json", {"rows": rows, "drawn": drawn, "samples": samples})
 
 
 # --- what comes out --------------------------------------------------------------------------------------------
@@ -228,7 +213,7 @@ def read(out: Path, name: str, methods: Iterable[str] = METHODS) -> dict[str, An
     for method in methods:
         path = out / name / f"{method}.json"
         if path.exists():
-            found = json.loads(path.read_text())
+            found = files.read_json(path)
             rows += [_numbers(row) for row in found["rows"]]
             samples[method], drawn[method] = np.asarray(found["samples"], float), _numbers(found["drawn"])
     return {"rows": rows, "samples": samples, "drawn": drawn}
@@ -261,8 +246,8 @@ def summarise(out: Path) -> dict[str, Any]:
         figures.draw_frontier(landscape, [row, *found["rows"]], out / f"{name}-frontier.png")
         at = {f"{kl:g}": frontier.frontier_at(found["rows"], kl) for kl in KL}
         summary[name] = {"title": landscape.title, "data": level, "at": at}
-    write_json(out / "summary.json", summary)
-    disk.write_whole(out / "summary.md", lambda file: file.write(markdown(summary).encode()))
+    files.write_json(out / "summary.json", summary)
+    files.atomic_write(out / "summary.md", markdown(summary))
     return summary
 
 

@@ -19,7 +19,7 @@ from PIL import Image
 
 from fidec.geometry.frontier import FLOOR, Row
 from fidec.geometry.landscapes import OFF_SUPPORT, Landscape
-from fidec.store import disk
+from fidec.store import files
 
 INK, GREY, BLUE, RED = "#222222", "#6f747c", "#0b62a4", "#d1410c"
 SHADES = LinearSegmentedColormap.from_list("muted", ["#fbfaf7", "#e6e0d2", "#d0c4a2", "#b8a56f"])
@@ -226,5 +226,5 @@ def _save(figure: Figure, landscape: Landscape, path: str | Path) -> Path:
     figure.savefig(picture, format="png")
     # A palette: thousands of dots over shading make a file several times as large in full colour.
     few = Image.open(picture).convert("RGB").quantize(200, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    disk.write_whole(path, lambda file: few.save(file, format="png", optimize=True))
+    files.write_whole(path, lambda file: few.save(file, format="png", optimize=True))
     return path

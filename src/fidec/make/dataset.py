@@ -25,7 +25,7 @@ from fidec.make.expert.features import flipped
 from fidec.make.expert.store import Expert
 from fidec.make.pool import run_jobs
 from fidec.make.recipes import Recipe, find_recipe, settings, versions
-from fidec.store.disk import sha256_file
+from fidec.store.files import find_json, sha256_file, write_json
 
 SPLITS = ("train", "val")
 
@@ -142,7 +142,7 @@ def _existing(
     if not any(path.exists() for path in paths.values()):
         return None
     sidecar = directory / f"{recipe.name}.json"
-    record = shards.read_json(sidecar)
+    record = find_json(sidecar)
     if record is None and (directory / f"{recipe.name}.partial" / "settings.json").exists():
         return None  # We were stopped between moving the files into place and recording them.
     advice = "Choose another directory, or ask to overwrite."
@@ -225,7 +225,7 @@ def _finish(
     }
     if recipe.experts:
         record["flipped_episodes"] = {split: _count_flipped(path, recipe) for split, path in paths.items()}
-    shards.write_json(sidecar, record)
+    write_json(sidecar, record)
     return record
 
 

@@ -5,34 +5,19 @@ Every write goes to a temporary name and is moved into place, so a file that exi
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fidec.data.npz import write_npz
-from fidec.errors import BusyError, DataError
+from fidec.errors import DataError
 from fidec.make.recipes import Recipe
-from fidec.store.disk import write_whole
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    text = json.dumps(content, indent=2) + "\n"
-    write_whole(path, lambda file: file.write(text.encode()))
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The content of a JSON file, or None if there is none or it cannot be understood."""
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return content if isinstance(content, dict) else None
+from fidec.store import lock
+from fidec.store.files import find_json, write_json, write_whole
 
 
 def shard_path(directory: Path, split: str, index: int) -> Path:
@@ -86,7 +71,7 @@ def join_shards(directory: Path, split: str, episodes: int, recipe: Recipe, path
 def open_partial(directory: Path, wanted: dict[str, Any], *, overwrite: bool) -> None:
     """Make the directory of an unfinished data set ready: go on with it, or refuse, or start anew."""
     record = directory / "settings.json"
-    found = read_json(record)
+    found = find_json(record)
     if found == wanted:
         return
     if found is not None and not overwrite:
@@ -105,28 +90,11 @@ def open_partial(directory: Path, wanted: dict[str, Any], *, overwrite: bool) ->
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Hold `directory` (created if need be) for this process; a second process gets a BusyError."""
+    held = lock.acquire(directory / "lock")
     try:
-        import fcntl
-    except ImportError:  # pragma: no cover (no such lock on Windows)
-        directory.mkdir(parents=True, exist_ok=True)
         yield
-        return
-    while True:
-        directory.mkdir(parents=True, exist_ok=True)
-        with open(directory / "lock", "w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise BusyError(
-                    f"{directory}: another process is at work here. Wait for it, or stop it first."
-                ) from None
-            # The previous holder may have removed the directory between our open and our lock.
-            same = False
-            with suppress(FileNotFoundError):
-                same = os.path.samestat(os.fstat(file.fileno()), os.stat(directory / "lock"))
-            if same:
-                yield
-                return
+    finally:
+        held.release()
 
 
 def remove_partial(directory: Path) -> None:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fidec.errors import CheckpointError, ConfigError, NonFiniteError
-from fidec.store import disk, files, trees
+from fidec.store import files, trees
 
 STATE = "state.safetensors"
 
@@ -91,15 +91,15 @@ class Checkpoints:
         size = sum(array.nbytes for array in flat.values())
         with files.writing(final, f"the checkpoint of step {step}, {size / 1e6:.1f} MB"):
             try:
-                disk.remove(temporary)
-                disk.remove(former)
+                files.remove(temporary)
+                files.remove(former)
                 temporary.mkdir()
                 trees.save_flat(temporary / STATE, flat, {"format": "fidec-state-1"})
                 files.write_manifest(temporary, {"step": step, "extra": dict(extra or {})})
                 if final.exists():  # saved before, or damaged and reached again: one rename cannot replace it
                     os.rename(final, former)
                 os.rename(temporary, final)
-                disk.fsync_directory(self.directory)
+                files.fsync_directory(self.directory)
             except BaseException:
                 with contextlib.suppress(OSError):
                     if former.exists() and not final.exists():
@@ -161,7 +161,7 @@ class Checkpoints:
                     os.rename(path, final)
             for kind in ("tmp", "trash", "old"):
                 for path in self.directory.glob(f".{kind}-*"):
-                    disk.remove(path)
+                    files.remove(path)
         except OSError as error:
             self.warn(f"could not clear what an interrupted save left in {self.directory}: {error}")
 
@@ -177,7 +177,7 @@ class Checkpoints:
                 continue
             try:
                 trash = self._aside("trash", self.path(step))
-                disk.remove(trash)
+                files.remove(trash)
                 os.rename(self.path(step), trash)
             except OSError as error:
                 self.warn(f"the old checkpoint of step {step} could not be removed: {error}")

@@ -1,7 +1,7 @@
-"""Files that survive: written whole or not at all, and checked before they are used.
+"""Files: atomic writes, JSON, hashes and manifests.
 
-A manifest holds the SHA-256 of every file of a directory, because neither safetensors nor orbax notices a
-flipped bit in an array.
+A manifest holds the SHA-256 of every file of a directory, because safetensors does not notice a flipped bit in an
+array.
 """
 
 from __future__ import annotations
@@ -12,33 +12,69 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from fidec.errors import CheckpointError, RunError
-from fidec.store.disk import sha256_file, write_whole
 
 MANIFEST = "manifest.json"
 MANIFEST_FORMAT = 1
-# --- the disk -----------------------------------------------------------------------------------------------
+
+
+def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Write a file so that after a crash at any time it has either its old content or its new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    fsync_directory(path.parent)
+
+
+def fsync_directory(path: str | Path) -> None:
+    """A rename is only durable once the directory that holds the name is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a directory, or nothing if there is none."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def sha256_file(path: str | Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def disk_error(error: OSError, path: Path, what: str) -> RunError:
-    """The error a user can act on when `what` could not be written."""
+    """A message about `what` could not be written, and what the user can do."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         place = next((p for p in (path, *path.absolute().parents) if p.exists()), Path("/"))
         free = shutil.disk_usage(place).free
         return RunError(
             f"the disk is full: could not write {what} ({path}), {free / 1e6:.1f} MB are free there. "
-            "What was written before is intact. Free some space, then go on with --resume."
+            "Files written before are intact. Free some space and try again; a run goes on with --resume."
         )
     reason = error.strerror or str(error)
     return RunError(
-        f"could not write {what} ({path}): {reason}. What was written before is intact. "
-        "Check the disk and the permissions of the directory, then go on with --resume."
+        f"could not write {what} ({path}): {reason}. Files written before are intact. "
+        "Check the disk and the permissions of the directory and try again; a run goes on with --resume."
     )
 
 
@@ -68,8 +104,8 @@ def atomic_write(path: str | Path, content: bytes | str) -> None:
 # --- JSON ---------------------------------------------------------------------------------------------------
 
 
-def plain(value: Any) -> Any:
-    """A value as JSON can hold it: NumPy and JAX numbers become Python's, tuples lists, NaN and inf None.
+def to_builtin(value: Any) -> Any:
+    """Convert a value for JSON: NumPy and JAX numbers become Python's, tuples lists, NaN and infinity None.
 
     Narrow floats take their shortest decimal form, so a float32 0.1 is written 0.1 and reads back, as a
     float32, to the very same bits.
@@ -77,9 +113,9 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, str | bool):
         return value
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_builtin(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [to_builtin(item) for item in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, int):
@@ -90,7 +126,7 @@ def plain(value: Any) -> Any:
         raise TypeError(f"cannot write {type(value).__name__} {value!r} as JSON")
     array = np.asarray(value)
     if array.ndim:
-        return [plain(item) for item in array]
+        return [to_builtin(item) for item in array]
     scalar = array[()]
     if array.dtype == np.bool_:
         return bool(scalar)
@@ -102,17 +138,29 @@ def plain(value: Any) -> Any:
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    atomic_write(path, json.dumps(plain(value), indent=2) + "\n")
+    """Write a value as JSON, atomically."""
+    atomic_write(path, json.dumps(to_builtin(value), indent=2) + "\n")
 
 
-def read_json(path: str | Path) -> Any:
-    """Read a JSON file of a run; `RunError` if it is missing or is not JSON."""
+def read_json(path: str | Path) -> dict[str, Any]:
+    """Read a JSON object; `RunError` if the file is missing or holds something else."""
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        value = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise RunError(f"{path} is missing: this is not a complete run directory") from None
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from error
+        raise RunError(f"{path} is missing") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(f"{path} cannot be read as JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise RunError(f"{path} should hold a JSON object, but holds {type(value).__name__}")
+    return value
+
+
+def find_json(path: str | Path) -> dict[str, Any] | None:
+    """Read a JSON object; None if the file is missing or holds something else."""
+    try:
+        return read_json(path)
+    except RunError:
+        return None
 
 
 # --- the manifest -------------------------------------------------------------------------------------------
@@ -126,7 +174,7 @@ def write_manifest(directory: str | Path, extra: Mapping[str, Any] | None = None
         name = path.relative_to(directory).as_posix()
         if name != MANIFEST:
             files[name] = {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
-    body = {"format": MANIFEST_FORMAT, "files": files, "extra": plain(dict(extra or {}))}
+    body = {"format": MANIFEST_FORMAT, "files": files, "extra": to_builtin(dict(extra or {}))}
     atomic_write(directory / MANIFEST, _render_manifest(body))
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fidec.errors import RunError
-from fidec.store import disk, files
+from fidec.store import files
 
 REPLAYED = ("train", "eval", "episodes", "exploration")
 LAZY = ("exploration",)  # made with its first row: a run without an online phase has none
@@ -38,7 +38,7 @@ class JsonlLog:
         self.write_all([event])
 
     def write_all(self, events: Iterable[Mapping[str, Any]]) -> None:
-        text = "".join(json.dumps(files.plain(event), allow_nan=False) + "\n" for event in events)
+        text = "".join(json.dumps(files.to_builtin(event), allow_nan=False) + "\n" for event in events)
         data = memoryview(text.encode())
         before = self.position()
         with files.writing(self.path, self.path.name):
@@ -134,7 +134,7 @@ class TensorBoardLog:
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """Write those of `values` that are single numbers."""
-        numbers = {tag: files.plain(value) for tag, value in values.items()}
+        numbers = {tag: files.to_builtin(value) for tag, value in values.items()}
         scalars = [
             self._summary.Value(tag=tag, simple_value=float(number))
             for tag, number in numbers.items()
@@ -216,7 +216,7 @@ class RunLog:
         if name not in self._logs:
             self._logs[name] = JsonlLog(self._path(name))
             with files.writing(self._path(name), f"{name}.jsonl"):
-                disk.fsync_directory(self.directory)  # a checkpoint may count on a file that was made just before
+                files.fsync_directory(self.directory)  # a checkpoint may count on a file that was made just before
         return self._logs[name]
 
     def _scalars(self, step: int, values: Mapping[str, Any]) -> None:

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fidec.errors import CheckpointError, RunError
-from fidec.store import disk, files, trees
+from fidec.store import files, trees
 from fidec.types import Batch
 
 Index = list[dict[str, Any]]  # plain JSON: one entry a segment, with the keys of ENTRY
 ENTRY = {"name": str, "first": int, "rows": int, "bytes": int, "sha256": str}
-# A segment, or what a killed `disk.write_whole` leaves of one. A user's own file in the directory is neither.
+# A segment, or what a killed `files.write_whole` leaves of one. A user's own file in the directory is neither.
 OURS = re.compile(r"[0-9]{8,}\.safetensors|\.[0-9]{8,}\.safetensors\.[0-9]+\.tmp")
 
 _Layout = dict[str, tuple[np.dtype, tuple[int, ...]]]  # type of each column, and shape of one row of it
@@ -127,12 +127,12 @@ class ReplayStore:
         with files.writing(path, what):
             if not self.directory.is_dir():  # here, so that a run without an online phase has no directory
                 self.directory.mkdir(parents=True)
-                disk.fsync_directory(self.directory.parent)
+                files.fsync_directory(self.directory.parent)
             if path.exists():
                 raise RunError(f"{path} was not written by this process and is not replaced: go on with --resume")
             try:
                 trees.save_flat(path, flat, {"format": "fidec-replay-1"})
-                digest = disk.sha256_file(path)
+                digest = files.sha256_file(path)
                 written = path.stat().st_size
             except BaseException:  # it may have its name and yet not be durable
                 with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
 """The directory of a run: what lies where, who may write there, and what may be deleted.
 
 run.json          the marker: only a directory that has it is ever resumed or overwritten
-lock              held with flock while a process works here; says which
+lock              held while a process works here; says which (`fidec.store.lock`)
 config.json       the resolved configuration      environment.json  versions, devices, data hash
 status.json       running | done | failed | preempted, the step and the reason
 train.jsonl  eval.jsonl  episodes.jsonl  exploration.jsonl   what happened, free of wall-clock values
@@ -13,17 +13,14 @@ replay/           transitions of the online phase, which the checkpoints refer t
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
-import json
-import os
-import socket
 import time
 from pathlib import Path
 from typing import Any
 
-from fidec.errors import BusyError, RunError
-from fidec.store import disk, files
+from filelock import FileLock
+
+from fidec.errors import RunError
+from fidec.store import files, lock
 from fidec.store import logs as loggers
 
 MARKER = "run.json"
@@ -52,9 +49,9 @@ CONTENTS = (
 class RunDirectory:
     """A run on the disk. Make one with `create` or `open`; close it to let another process in."""
 
-    def __init__(self, path: Path, lock: int | None):
+    def __init__(self, path: Path, held: FileLock | None):
         self.path = path
-        self._lock = lock
+        self._held = held
 
     @classmethod
     def create(cls, path: str | Path, overwrite: bool = False) -> RunDirectory:
@@ -69,7 +66,7 @@ class RunDirectory:
         with files.writing(path, "the run directory"):
             path.mkdir(parents=True, exist_ok=True)
         _refuse_foreign(path)
-        lock = _acquire(path)
+        held = lock.acquire(path / LOCK)
         try:
             _refuse_foreign(path)
             if (path / MARKER).exists():
@@ -82,9 +79,9 @@ class RunDirectory:
                     _empty(path)
             files.write_json(path / MARKER, MARKER_CONTENT)
         except BaseException:
-            os.close(lock)
+            held.release()
             raise
-        return cls(path, lock)
+        return cls(path, held)
 
     @classmethod
     def open(cls, path: str | Path, read_only: bool = False) -> RunDirectory:
@@ -96,16 +93,16 @@ class RunDirectory:
             raise RunError(f"{path} is not a fidec run: it has no {MARKER} of fidec's")
         if read_only:
             return cls(path, None)
-        lock = _acquire(path)
+        held = lock.acquire(path / LOCK)
         for leftover in _leftovers(path):
             with contextlib.suppress(OSError):
-                disk.remove(leftover)
-        return cls(path, lock)
+                files.remove(leftover)
+        return cls(path, held)
 
     def close(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        if self._held is not None:
+            self._held.release()
+            self._held = None
 
     def __enter__(self) -> RunDirectory:
         return self
@@ -115,7 +112,7 @@ class RunDirectory:
 
     @property
     def read_only(self) -> bool:
-        return self._lock is None
+        return self._held is None
 
     @property
     def config(self) -> Path:
@@ -149,13 +146,13 @@ class RunDirectory:
         files.write_json(self.config, config)
 
     def read_config(self) -> dict[str, Any]:
-        return _read_object(self.config)
+        return files.read_json(self.config)
 
     def write_environment(self, environment: dict[str, Any]) -> None:
         files.write_json(self.environment, environment)
 
     def read_environment(self) -> dict[str, Any]:
-        return _read_object(self.environment)
+        return files.read_json(self.environment)
 
     def write_status(self, state: str, step: int, reason: str | None = None) -> None:
         if state not in STATES:
@@ -164,27 +161,17 @@ class RunDirectory:
 
     def read_status(self) -> dict[str, Any] | None:
         """The last status, or None before the first. A killed run still says "running"."""
-        return _read_object(self.status) if self.status.exists() else None
+        return files.read_json(self.status) if self.status.exists() else None
 
     def read_jsonl(self, name: str) -> list[dict[str, Any]]:
         """Events of the log "train", "eval", "episodes", "exploration" or "time"; a torn last line is left out."""
         return loggers.read_jsonl(self.path / f"{name}.jsonl")
 
 
-def _read_object(path: Path) -> dict[str, Any]:
-    value = files.read_json(path)
-    if not isinstance(value, dict):
-        raise RunError(f"{path} should hold a JSON object, but holds {type(value).__name__}")
-    return value
-
-
 def _has_marker(path: Path) -> bool:
     """Whether `run.json` is ours: another tool's file of that name must not make a directory deletable."""
-    try:
-        content = json.loads((path / MARKER).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(content, dict) and content.get("format") == MARKER_CONTENT["format"]
+    content = files.find_json(path / MARKER)
+    return content is not None and content.get("format") == MARKER_CONTENT["format"]
 
 
 def _refuse_foreign(path: Path) -> None:
@@ -205,43 +192,9 @@ def _refuse_foreign(path: Path) -> None:
 def _empty(path: Path) -> None:
     """Remove what the earlier run made; the marker and the lock stay, so a crash half-way can be repeated."""
     for entry in [*(path / name for name in CONTENTS), *_leftovers(path)]:
-        disk.remove(entry)
+        files.remove(entry)
 
 
 def _leftovers(path: Path) -> list[Path]:
     """What an atomic write or a replaced policy leaves behind when it is killed."""
     return [*path.glob(".*.tmp"), path / ".policy.old"]
-
-
-def _acquire(path: Path) -> int:
-    """Take the run's lock and keep it until the descriptor is closed or the process ends, however it ends.
-
-    The kernel drops an flock with its last holder, so a killed run never blocks the next. Spawned workers do
-    not inherit the descriptor; a forked child would, and would keep the lock as long as it lives.
-    """
-    with files.writing(path, "the lock of the run"):
-        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.pread(lock, 4096, 0)
-        os.close(lock)
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            raise BusyError(f"{path} is in use by {_describe(holder)}. Wait for it, or stop it first.") from None
-        raise RunError(
-            f"{path} cannot be locked: {error.strerror}. fidec needs a file system with flock; "
-            "choose an --out on another disk."
-        ) from error
-    owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
-    with contextlib.suppress(OSError):  # who holds it is only for messages: a full disk must not matter
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, json.dumps(owner).encode(), 0)
-    return lock
-
-
-def _describe(holder: bytes) -> str:
-    try:
-        owner = json.loads(holder)
-        return f"process {int(owner['pid'])} on host {owner['host']!s}"
-    except (ValueError, TypeError, KeyError):
-        return "another process"

@@ -97,7 +97,7 @@ def save_flat(path: str | Path, flat: dict[str, np.ndarray], metadata: Mapping[s
     from safetensors.numpy import save
 
     # One entry: safetensors writes several in an order that changes from call to call.
-    header = {"fidec": json.dumps(files.plain(metadata or {}), sort_keys=True)}
+    header = {"fidec": json.dumps(files.to_builtin(metadata or {}), sort_keys=True)}
     files.atomic_write(path, save(flat, header))
 
 

@@ -97,7 +97,7 @@ class Assessment:
                     base=kind == "base",
                 )
         if base:
-            result["gain"] = files.plain(compare(rows["base"], rows["refined"])._asdict())
+            result["gain"] = files.to_builtin(compare(rows["base"], rows["refined"])._asdict())
         result["episodes"] = {kind: [episode.row() for episode in found] for kind, found in rows.items()}
         return result
 

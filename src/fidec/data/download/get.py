@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from fidec.data.cache import (
     data_dir,
@@ -27,7 +23,8 @@ from fidec.data.download.transfer import Patience, Refused, fetch
 from fidec.data.hdf5 import open_hdf5, refuse_links
 from fidec.data.npz import npz_headers
 from fidec.errors import DataError
-from fidec.store.disk import fsync_directory, sha256_file
+from fidec.store import lock
+from fidec.store.files import fsync_directory, sha256_file
 
 
 def download(
@@ -71,7 +68,8 @@ def _get(file: Wanted, folder: Path, patience: Patience) -> Path:
     target, meter = folder / file.name, Meter(file.name)
     if target.is_file():  # files get their name only when they are whole: no lock needed
         return _kept(target, file, meter)
-    with _held(folder / f".{file.name}.lock", meter.say):
+    waiting = f"another process is fetching {file.name}; waiting for it"
+    with lock.wait_for(folder / f".{file.name}.lock", lambda: meter.say(waiting)):
         if target.is_file():  # another process was quicker
             return _kept(target, file, meter)
         tried = []
@@ -164,34 +162,3 @@ def _failure(file: Wanted, target: Path, tried: list[str]) -> str:
         lines.append(f"  - make such data on this machine: `{make}`")
     lines.append(f"  - fetch it by hand from an address above and save it as {target}")
     return "\n".join(lines)
-
-
-@contextmanager
-def _held(lock: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Only one process fetches a file; a second one waits, and then finds it there."""
-    while True:
-        with _open_lock(lock) as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                say(f"another process is fetching {lock.name[1:].removesuffix('.lock')}; waiting for it")
-                fcntl.flock(file, fcntl.LOCK_EX)
-            # The previous holder removed the lock's file. If it was this one, others may hold a newer one.
-            same = False
-            with suppress(FileNotFoundError):
-                same = os.path.samestat(os.fstat(file.fileno()), os.stat(lock))
-            if same:
-                try:
-                    yield
-                finally:
-                    lock.unlink(missing_ok=True)
-                return
-
-
-def _open_lock(lock: Path) -> IO[str]:
-    try:
-        return open(lock, "w")
-    except OSError as error:
-        raise DataError(
-            f"cannot write into {lock.parent}: {error.strerror}. Choose another directory with --data-dir."
-        ) from error

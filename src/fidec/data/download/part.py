@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from fidec.data.cache import sidecar_path
 from fidec.errors import DataError
-from fidec.store.disk import write_whole
+from fidec.store.files import find_json, write_json
 
 
 @dataclass(frozen=True)
@@ -37,13 +36,12 @@ class Part:
     def facts(self) -> Facts:
         """What was noted; nothing if the note is missing or unreadable, which only means to start anew."""
         try:
-            return Facts(**json.loads(self.facts_path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
+            return Facts(**(find_json(self.facts_path) or {}))
+        except TypeError:
             return Facts()
 
     def note(self, facts: Facts) -> None:
-        text = json.dumps(asdict(facts))
-        write_whole(self.facts_path, lambda file: file.write(text.encode()))
+        write_json(self.facts_path, asdict(facts))
 
     def write(self, offset: int, chunks: Iterable[bytes], count: Callable[[int], None]) -> int:
         """Put `chunks` at `offset`, cut off what was behind it, and return the new size."""

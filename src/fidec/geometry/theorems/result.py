@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fidec.store.disk import write_whole
+from fidec.store.files import write_whole
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers, on white with dark ink.
 INK, GREY = "#222222", "#8a8f98"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 import time
@@ -15,7 +14,8 @@ from fidec.data.progress import RowProgress
 from fidec.errors import ConfigError
 from fidec.make.expert.recipes import ExpertRecipe, find_expert
 from fidec.make.expert.store import RECORD, Expert, load_expert, remove_checkpoint, save_expert
-from fidec.make.shards import locked, read_json
+from fidec.make.shards import locked
+from fidec.store.files import find_json, to_builtin
 
 if TYPE_CHECKING:
     from fidec.make.expert.train import Trainer
@@ -152,8 +152,8 @@ def train_expert(
 
 def _finished(recipe: ExpertRecipe, directory: Path, seed: int) -> Expert | None:
     """The expert, if another process has trained it since we looked, for at least as long."""
-    record = read_json(directory / RECORD) or {}
-    wanted = json.loads(json.dumps({"name": recipe.name, "seed": seed, "recipe": asdict(recipe)}))
+    record = find_json(directory / RECORD) or {}
+    wanted = to_builtin({"name": recipe.name, "seed": seed, "recipe": asdict(recipe)})
     steps = record.get("steps")
     if type(steps) is not int or steps < recipe.steps or not isinstance(record.get("recipe"), dict):
         return None

@@ -5,7 +5,6 @@ A JSON file names the SHA-256 of the arrays that belong to it and is written las
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -15,8 +14,7 @@ import numpy as np
 
 from fidec.errors import DataError
 from fidec.make.expert.policy import Layers, Policy
-from fidec.make.shards import read_json, write_json
-from fidec.store.disk import sha256_file, write_whole
+from fidec.store.files import find_json, sha256_file, to_builtin, write_json, write_whole
 
 WEIGHTS, RECORD, CHECKPOINT = "weights.safetensors", "expert.json", "training.json"
 FORMAT = 1
@@ -49,7 +47,7 @@ def save_expert(directory: Path, layers: Layers, record: dict[str, Any]) -> None
 
 def load_expert(directory: Path, name: str | None = None, *, sha256: str | None = None) -> Expert:
     """Read an expert, after its weights were compared with their hash; refuse another than the one asked for."""
-    record = read_json(directory / RECORD)
+    record = find_json(directory / RECORD)
     if record is None:
         raise DataError(f"{directory} holds no expert: {RECORD} is missing or no JSON object")
     if record.get("format") != FORMAT or not _has(record, name=str, features=str, sha256=str):
@@ -121,10 +119,10 @@ def load_checkpoint(directory: Path, wanted: dict[str, Any]) -> tuple[dict[str, 
     path = directory / CHECKPOINT
     if not path.exists():
         return None
-    facts = read_json(path)
+    facts = find_json(path)
     if facts is None or not _has(facts, file=str, sha256=str, steps=int, blocks=int):
         raise DataError(f"{path} cannot be read. Delete {directory} to train anew.")
-    wanted = json.loads(json.dumps(wanted))
+    wanted = to_builtin(wanted)
     other = [key for key in wanted if facts.get(key) != wanted[key]]
     if other:
         what = "; ".join(f"{key} was {facts.get(key)!r}, now {wanted[key]!r}" for key in other)
