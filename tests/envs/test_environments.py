@@ -38,7 +38,7 @@ ONE_OF_EACH = (
 
 def check(task_id: str) -> None:
     task, info = OFFLINE[task_id], find_task(task_id)
-    assert (info.suite, info.horizon) == (task.suite, task.horizon)
+    assert (info.suite, info.horizon) == (task.benchmark, task.horizon)
     assert bool(info.note) == (info.suite == "d4rl")
     if info.visual:
         check_pixels(task_id)

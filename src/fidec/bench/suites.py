@@ -118,7 +118,7 @@ def _ids(prefixes: tuple[str, ...] = ("",), *, suite: str = "", visual: bool | N
     return tuple(
         row.id
         for row in _rows()
-        if row.suite.startswith(suite)
+        if row.benchmark.startswith(suite)
         and row.id.startswith(prefixes)
         and (visual is None or row.id.startswith("visual-") == visual)
     )

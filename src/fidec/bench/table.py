@@ -112,7 +112,7 @@ def _caption(jobs: Sequence[Job], runs: Sequence[benchmark.Run], scale: Scale | 
         _score(runs),
         f"{cells}, mean ± std over seeds{paper}.",
     ]
-    if any((row := tasks.find(run.job.task)) and row.suite == "d4rl" for run in runs):
+    if any((row := tasks.find(run.job.task)) and row.benchmark == "d4rl" for run in runs):
         from fidec.envs.d4rl import note
 
         parts.append(f"{note()}.")

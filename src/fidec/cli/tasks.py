@@ -3,36 +3,37 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from fidec import tasks
 from fidec.cli.output import parse, print_json, print_table
-from fidec.errors import ConfigError, EnvError
+from fidec.errors import EnvError
 from fidec.make.recipes import RECIPES, dataset_name
+from fidec.register import unknown
 from fidec.tasks import Task, describe
 
 
 @dataclass(frozen=True)
 class TasksArgs:
-    """List the benchmark's 87 tasks, or show what is known of one.
+    """List the 87 tasks of the paper's tables, or show one task.
 
-    Of one: its environment, its protocol, what was published for each method and by whom, and the number that the
-    FiDec paper reports.
+    The page of one task has its environment, its protocol, the published options of each method with their sources,
+    and the numbers that the FiDec paper reports.
     """
 
     task: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[ID]")] = None
-    """A task id; ...-singletask-v0 means its family's default task."""
+    """A task id; ...-singletask-v0 means the default task of its family."""
+    benchmark: Literal["ogbench", "d4rl"] | None = None
+    """Only the tasks of this benchmark."""
     suite: str | None = None
-    """Only the tasks of a suite (`fidec suite list`), or of ogbench or d4rl."""
+    """Only the tasks of this suite; `fidec suite list` lists the suites."""
     family: str | None = None
     """Only ids that begin with this, such as cube."""
     all: bool = False
-    """Also the tasks of the installed OGBench that are not in the benchmark."""
+    """Also list the tasks of the installed OGBench that the paper does not have."""
     json: bool = False
     """Print as JSON."""
 
@@ -41,87 +42,78 @@ def main(argv: list[str]) -> int:
     args = parse(TasksArgs, argv, "fidec tasks")
     if args.task is not None:
         return _show(args.task, args.json)
-    in_suite = _filter(args.suite)
-    rows = [_row(task) for task in tasks.TASKS if in_suite(task)]
-    rows += _unlisted(args.suite, rows)
-    if args.all and args.suite in (None, "ogbench"):
-        rows += _others()
-    rows = [row for row in rows if not args.family or row["id"].startswith(args.family)]
+    rows = _suite_rows(args.suite) if args.suite else [_row(task) for task in tasks.TASKS]
+    rows += _other_rows() if args.all and not args.suite else []
+    rows = [
+        row
+        for row in rows
+        if args.benchmark in (None, row["benchmark"]) and (not args.family or row["id"].startswith(args.family))
+    ]
     if args.json:
         print_json(rows)
         return 0
-    columns = ("id", "setting", "suite", "steps", "score", "fidec", "fql", "data", "category")
+    columns = ("id", "setting", "benchmark", "steps", "score", "fidec", "fql", "data", "category")
     print_table(columns, [_cells(row) for row in rows])
-    print(
-        "\nfidec, fql: what the FiDec paper reports, in percent. `fidec tasks ID` has all methods and their settings."
-    )
+    print("\nfidec, fql: what the FiDec paper reports, in percent. `fidec tasks ID` shows all methods.")
     if not args.all:
-        print("OGBench has further tasks, without published numbers: `fidec tasks --all`.")
+        print("OGBench has more tasks, without published numbers: `fidec tasks --all`.")
     return 0
-
-
-def _filter(suite: str | None) -> Callable[[Task], bool]:
-    if suite is None:
-        return lambda task: True
-    if suite in ("ogbench", "d4rl"):
-        return lambda task: task.suite == suite
-    from fidec.bench.suites import SUITES
-
-    if suite not in SUITES:
-        known = ["ogbench", "d4rl", *SUITES]
-        near = difflib.get_close_matches(suite, known, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise ConfigError(f"there is no suite {suite!r}.{hint} Known: {', '.join(known)}")
-    found = SUITES[suite]
-    return lambda task: task.setting == found.setting and not {task.id, task.alias_of}.isdisjoint(found.tasks)
-
-
-def _unlisted(suite: str | None, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A suite's tasks that the paper's tables do not have in its setting."""
-    from fidec.bench.suites import SUITES
-
-    if suite not in SUITES:
-        return []
-    listed = {name for row in rows for name in (row["id"], row["alias_of"])}
-    facts = {"setting": SUITES[suite].setting, "suite": "ogbench", "category": None, "alias_of": None}
-    missing = [name for name in SUITES[suite].tasks if name not in listed]
-    return [{"id": name, **facts, **_plan(name, facts["setting"]), "paper": {}} for name in missing]
 
 
 # --- the list ---------------------------------------------------------------------------------------------------
 
 
 def _row(task: Task) -> dict[str, Any]:
-    facts = {"id": task.id, "setting": task.setting, "suite": task.suite, "category": task.category}
-    paper = {method: describe.plain(number) for method, number in task.paper.items()}
-    return {**facts, "alias_of": task.alias_of, **_plan(task.id, task.setting), "paper": paper}
+    names = ("id", "setting", "benchmark", "category", "alias_of")
+    paper = {method: describe.to_json(number) for method, number in task.paper.items()}
+    return {**{name: getattr(task, name) for name in names}, **_protocol(task.id, task.setting), "paper": paper}
 
 
-def _others() -> list[dict[str, Any]]:
-    """The tasks that the installed OGBench has beside the benchmark's."""
+def _unpublished_row(name: str, setting: str = "offline") -> dict[str, Any]:
+    """A task that is not in the paper's table of this setting."""
+    family = tasks.family_of(name)
+    benchmark = family.benchmark if family else "ogbench"
+    facts = {"id": name, "setting": setting, "benchmark": benchmark, "category": None, "alias_of": None}
+    return {**facts, **_protocol(name, setting), "paper": {}}
+
+
+def _suite_rows(name: str) -> list[dict[str, Any]]:
+    from fidec.bench.suites import SUITES
+
+    if name not in SUITES:
+        raise unknown("suite", name, SUITES)
+    suite = SUITES[name]
+    rows = [_row(task) for task in tasks.TASKS if task.setting == suite.setting]
+    rows = [row for row in rows if not {row["id"], row["alias_of"]}.isdisjoint(suite.tasks)]
+    listed = {name for row in rows for name in (row["id"], row["alias_of"])}
+    return rows + [_unpublished_row(name, suite.setting) for name in suite.tasks if name not in listed]
+
+
+def _other_rows() -> list[dict[str, Any]]:
+    """The tasks of the installed OGBench that the paper does not have."""
     from fidec.envs.make import known_tasks
 
-    facts = {"setting": "offline", "suite": "ogbench", "category": None, "alias_of": None}
-    ids = [info.id for info in known_tasks() if tasks.find(info.id) is None]
-    return [{"id": name, **facts, **_plan(name), "paper": {}} for name in ids]
+    return [_unpublished_row(info.id) for info in known_tasks() if tasks.find(info.id) is None]
 
 
-def _plan(name: str, setting: str = "offline") -> dict[str, Any]:
+def _protocol(name: str, setting: str) -> dict[str, Any]:
     protocol = dataclasses.asdict(tasks.protocol_of(name, "fidec", setting))
-    return {"protocol": protocol.pop("name"), **protocol, "data_can_be_made": _can_be_made(name)}
+    return {"protocol": protocol.pop("name"), **protocol, "data_command": _data_command(name)}
 
 
-def _can_be_made(task: str) -> bool:
-    return dataset_name(task) in RECIPES
+def _data_command(task: str) -> str:
+    """The command that provides a task's data: makes it here, or downloads it."""
+    name = dataset_name(task)
+    return f"fidec data {'make' if name in RECIPES else 'get'} {name}"
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    """Without blanks inside a cell, but for the last: `awk` can count them."""
+    """No cell but the last has a blank in it, so that `awk` can count the columns."""
     steps = describe.short(row["steps"]) + (f"+{describe.short(row['online_steps'])}" if row["online_steps"] else "")
     task = tasks.find(row["id"], row["setting"])
     numbers = [describe.number(task.paper[method] if task else None).replace(" ", "") for method in ("fidec", "fql")]
-    data = "make" if row["data_can_be_made"] else "download"
-    return [row["id"], row["setting"], row["suite"], steps, row["score"], *numbers, data, row["category"] or "-"]
+    data = row["data_command"].split()[2]
+    return [row["id"], row["setting"], row["benchmark"], steps, row["score"], *numbers, data, row["category"] or "-"]
 
 
 # --- one task ---------------------------------------------------------------------------------------------------
@@ -138,12 +130,12 @@ def _show(name: str, as_json: bool) -> int:
         title = "offline" if row.setting == "offline" else "offline to online"
         print(f"\n{title}: protocol")
         print_table(("methods", "steps", "evaluation", "score"), describe.protocol_rows(row))
-        print(f"\n{title}: what the FiDec paper reports, and the settings that were published")
+        print(f"\n{title}: what the FiDec paper reports, and the published options")
         print_table(("method", "reported", "option", "value", "source"), describe.option_rows(row))
     if not rows:
         family = tasks.family_of(name)
-        settings = f" The settings of {family.name} apply, as published for its other tasks." if family else ""
-        print(f"\nNot among the benchmark's tasks: there are no published numbers for it.{settings}")
+        options = f" The published options of {family.name} apply." if family else ""
+        print(f"\nThis task is not in the paper's tables: there are no published numbers for it.{options}")
     return 0
 
 
@@ -153,19 +145,11 @@ def _environment(name: str, rows: list[Task]) -> dict[str, Any]:
     try:
         info = find_task(name)
         facts = {**dataclasses.asdict(info), "dataset": info.dataset}
-    except EnvError as error:  # what was published is known all the same
+    except EnvError as error:  # the environment is not installed; the published facts are still known
         if not rows:
             raise
-        facts = {"id": rows[0].id, "suite": rows[0].suite, "horizon": rows[0].horizon, "note": str(error)}
-    if rows:
-        row = rows[0]
-        facts |= {
-            "category": row.category,
-            "observation_shape": row.observation_shape,
-            "action_dim": row.action_dim,
-            "data_transitions": row.data_transitions,
-            "reward_shift": row.reward_shift,
-        }
-    facts["data_can_be_made"] = _can_be_made(facts["id"])
-    facts["note"] = facts.pop("note") or "-"  # last, for it is a sentence
-    return facts
+        facts = {"id": rows[0].id, "benchmark": rows[0].benchmark, "horizon": rows[0].horizon, "note": str(error)}
+    names = ("category", "observation_shape", "action_dim", "data_transitions", "reward_shift")
+    facts |= {name: getattr(rows[0], name) for name in names} if rows else {}
+    note = facts.pop("note") or "-"
+    return {**facts, "data_command": _data_command(facts["id"]), "note": note}

@@ -14,7 +14,7 @@ from fidec import algos, tasks
 from fidec.cli.output import parse, print_json
 from fidec.errors import ConfigError
 from fidec.tasks import describe
-from fidec.train.config import OnlineConfig, RunConfig, protocol_values, resolve, resolve_options, task_settings
+from fidec.train.config import OnlineConfig, RunConfig, protocol_values, published_options, resolve, resolve_options
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _picked(config: RunConfig) -> list[str]:
         (_lengths(config), _lengths(protocol), protocol.name),
         (_evaluation(config), _evaluation(protocol), protocol.name),
     ]
-    for name, setting in task_settings(config.algo, config.preset, config.task, config.setting).items():
+    for name, setting in published_options(config.algo, config.preset, config.task, config.setting).items():
         choices.append((f"{name} {getattr(config.options, name)}", f"{name} {setting.value}", setting.source))
     rows: dict[str, list[str]] = {}
     for own, published, source in choices:

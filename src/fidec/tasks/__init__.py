@@ -2,8 +2,8 @@
 
 from fidec.tasks.benchmark import CATEGORIES, CATEGORY_OF, TASKS, Task, family_of, find, protocol_of, source_of
 from fidec.tasks.protocol import Protocol
+from fidec.tasks.published import Family, Published
 from fidec.tasks.reported import Reported
-from fidec.tasks.settings import Family, Setting
 
 __all__ = [
     "CATEGORIES",
@@ -11,8 +11,8 @@ __all__ = [
     "TASKS",
     "Family",
     "Protocol",
+    "Published",
     "Reported",
-    "Setting",
     "Task",
     "family_of",
     "find",

@@ -1,4 +1,4 @@
-"""The paper's 73 offline and 14 offline-to-online tasks as rows."""
+"""The rows of the paper's tables: 73 tasks in the offline setting and 14 in the offline-to-online setting."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from typing import Any
 
 from fidec.tasks import d4rl, ogbench, reported
 from fidec.tasks.protocol import Protocol, protocol
+from fidec.tasks.published import Family, Published
 from fidec.tasks.reported import Reported
-from fidec.tasks.settings import Family, Setting
 
 FAMILIES: dict[str, Family] = {**ogbench.FAMILIES, **d4rl.FAMILIES}
-SETTINGS = ("offline", "online")
 
 
 @dataclass(frozen=True)
 class Task:
-    """A row of the benchmark: a task in one setting."""
+    """A row of the paper's tables: a task in the offline or in the offline-to-online setting."""
 
     id: str
-    suite: str  # ogbench or d4rl
-    setting: str  # offline, or online: offline first, then online
+    benchmark: str  # ogbench or d4rl
+    setting: str  # offline, or online for offline-to-online
     category: str  # the paper's
     alias_of: str | None  # the numbered task that an id without a number stands for
     observation_shape: tuple[int, ...]
@@ -30,7 +29,7 @@ class Task:
     data_transitions: int | None
     reward_shift: float  # added to the data's rewards
     paper: Mapping[str, Any] = field(compare=False, repr=False)
-    """Method -> `Reported`; in the online setting the pair before and after the online phase."""
+    """Method -> `Reported`; in the online setting a pair: before and after the online phase."""
     family: Family = field(compare=False, repr=False)
 
     @property
@@ -43,11 +42,11 @@ class Task:
         return reported.METHODS if self.setting == "offline" else reported.ONLINE_METHODS
 
     def protocol(self, method: str) -> Protocol:
-        """How the paper's number of a method was made."""
-        return protocol(self.suite, visual=self.visual, method=method, setting=self.setting)
+        """The protocol behind the paper's number of a method."""
+        return protocol(self.benchmark, visual=self.visual, method=method, setting=self.setting)
 
-    def options(self, method: str, preset: str = "recommended") -> dict[str, Setting]:
-        """What this task changes in a method's configuration, from the source that the preset stands for."""
+    def options(self, method: str, preset: str = "recommended") -> dict[str, Published]:
+        """The options of a method that this task changes, from the source that the preset stands for."""
         return self.family.options(method, preset, self.setting)
 
 
@@ -61,7 +60,7 @@ def _task(family: Family, name: str, setting: str, alias_of: str | None = None) 
     space = family.space
     return Task(
         id=name,
-        suite=family.suite,
+        benchmark=family.benchmark,
         setting=setting,
         category=family.category,
         alias_of=alias_of,
@@ -76,14 +75,14 @@ def _task(family: Family, name: str, setting: str, alias_of: str | None = None) 
 
 
 def _rows() -> tuple[Task, ...]:
-    """In the order of the paper's table, which is that of paper.csv."""
+    """The rows in the order of the paper's table, which is the order of paper.csv."""
     rows = []
     for name, phase in reported.table():
         family = _family_of(name)
         if family is None or phase not in ("offline", "before"):
             continue
         online = phase == "before"
-        alias = _numbered(name, family) if online and family.suite == "ogbench" else None
+        alias = _numbered(name, family) if online and family.benchmark == "ogbench" else None
         rows.append(_task(family, name, "online" if online else "offline", alias))
     return tuple(rows)
 
@@ -98,12 +97,12 @@ def _numbered(name: str, family: Family) -> str:
 
 
 def bare(name: str) -> str:
-    """An id without the suite in front."""
+    """An id without its benchmark in front."""
     return name.removeprefix("ogbench:").removeprefix("d4rl:")
 
 
 def family_of(name: str) -> Family | None:
-    """The family of an id, also of ids beside the benchmark's rows; None if nobody published settings for it."""
+    """The family of an id, which need not be in the tables; None if no options are published for it."""
     return _family_of(bare(name))
 
 
@@ -117,16 +116,16 @@ def find(name: str, setting: str = "offline") -> Task | None:
 
 
 def protocol_of(name: str, method: str, setting: str = "offline") -> Protocol:
-    """The protocol of any id; OGBench's where the task is beside the benchmark's rows."""
+    """The protocol of any id; OGBench's if the task is not in the tables."""
     family = family_of(name)
-    suite = family.suite if family else "ogbench"
-    return protocol(suite, visual=bare(name).startswith("visual-"), method=method, setting=setting)
+    benchmark = family.benchmark if family else "ogbench"
+    return protocol(benchmark, visual=bare(name).startswith("visual-"), method=method, setting=setting)
 
 
 def source_of(name: str) -> str:
-    """A task's own data source. An id that names its suite is one already."""
+    """The source of a task's own data. An id with a benchmark in front is a source already."""
     family = family_of(name)
-    return name if ":" in name else f"{family.suite if family else 'ogbench'}:{name}"
+    return name if ":" in name else f"{family.benchmark if family else 'ogbench'}:{name}"
 
 
 TASKS: tuple[Task, ...] = _rows()
@@ -136,4 +135,4 @@ CATEGORIES: dict[str, tuple[int, dict[str, Reported]]] = {
     for (name, phase), numbers in reported.table().items()
     if phase == "category"
 }
-"""The paper's rows by category: how many tasks, and each method's number."""
+"""The paper's rows by category: the number of tasks, and the number of each method."""

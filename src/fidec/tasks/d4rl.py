@@ -1,8 +1,8 @@
-"""Hyper-parameters of the D4RL tasks: AntMaze v2 and Adroit v1.
+"""Published hyper-parameters of the D4RL tasks: AntMaze v2 and Adroit v1.
 
-Where the FiDec paper's table has a dash, the numbers it prints are those of earlier work; the settings are then
-the ones that work published, as far as this package's methods have the option. They are starting points and not
-reproductions: earlier work also changed rewards (ReBRAC 100 r and Cal-QL 10 r - 5 on AntMaze, CAC 4 (r - 0.5) there
+Where the FiDec paper's table of hyper-parameters has a dash, its results are those of earlier work. The options are
+then those of the earlier work, if this package's method has them. They are starting points and not reproductions:
+the earlier work also changed rewards (ReBRAC 100 r and Cal-QL 10 r - 5 on AntMaze, CAC 4 (r - 0.5) there
 and standardised on Adroit), discounts (ReBRAC 0.999 on AntMaze), networks and dropout.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fidec.tasks.settings import FQL, FQL_ONLINE, FQL_PAPER, Family, Row, Space, merged, options_from
+from fidec.tasks.published import FQL, FQL_ONLINE, FQL_PAPER, Family, Row, Space, merged, options_from
 
 CORL = "CORL"
 SRPO = "SRPO's released code"

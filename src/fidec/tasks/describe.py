@@ -1,4 +1,4 @@
-"""A benchmark row in words and plain values, for tables and JSON."""
+"""A row of the benchmark as text and as JSON values."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def number(reported: Any) -> str:
     return str(reported) if isinstance(reported, Reported) else " -> ".join(map(str, reported))
 
 
-def plain(reported: Any) -> dict[str, Any] | None:
-    """The same for JSON."""
+def to_json(reported: Any) -> dict[str, Any] | None:
+    """The same as JSON values."""
     if reported is None:
         return None
     if isinstance(reported, Reported):
@@ -42,7 +42,7 @@ def score(protocol: Protocol) -> str:
 
 
 def protocol_rows(row: Task) -> list[list[str]]:
-    """(methods, steps, evaluation, score): a line for all methods that share a protocol, the exceptions first."""
+    """(methods, steps, evaluation, score): one line for all methods that share a protocol, exceptions first."""
     methods: dict[Protocol, list[str]] = {}
     for method in row.methods:
         methods.setdefault(row.protocol(method), []).append(method)
@@ -58,22 +58,22 @@ def protocol_rows(row: Task) -> list[list[str]]:
 
 
 def option_rows(row: Task) -> list[list[Any]]:
-    """(method, reported, option, value, source): a line for each option, the method's name on its first."""
+    """(method, reported, option, value, source): one line for each option, the method's name in its first line."""
     lines = []
     for method in row.methods:
         released = row.options(method, "released")
-        found = []
-        for option, setting in row.options(method).items():
-            found.append([option, setting.value, setting.source])
-            if released[option].value != setting.value:
-                found.append([option, released[option].value, f"{released[option].source} (preset released)"])
-        first, *others = found or [["-", "-", "-"]]
+        options = []
+        for name, published in row.options(method).items():
+            options.append([name, published.value, published.source])
+            if released[name].value != published.value:
+                options.append([name, released[name].value, f"{released[name].source} (preset released)"])
+        first, *others = options or [["-", "-", "-"]]
         lines += [[method, number(row.paper.get(method)), *first], *(["", "", *line] for line in others)]
     return lines
 
 
 def published(row: Task) -> dict[str, Any]:
-    """All that is published for a row, by method."""
+    """The published facts of a row, by method."""
     return {
         method: {
             "protocol": dataclasses.asdict(row.protocol(method)),
@@ -81,7 +81,7 @@ def published(row: Task) -> dict[str, Any]:
                 preset: {name: dataclasses.asdict(s) for name, s in row.options(method, preset).items()}
                 for preset in ("recommended", "paper", "released")
             },
-            "paper": plain(row.paper.get(method)),
+            "paper": to_json(row.paper.get(method)),
         }
         for method in row.methods
     }

@@ -1,4 +1,4 @@
-"""Hyper-parameters of the OGBench tasks, by family.
+"""Published hyper-parameters of the OGBench tasks, by family.
 
 The discount and the aggregation of the target critics are those of FQL's published commands, which DeFlow and
 FiDec reuse. The budget has three sources that do not always agree: the FiDec paper's table, DeFlow's README, and
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fidec.tasks.settings import FQL, FQL_ONLINE, FQL_PAPER, Family, Row, Space, merged, options_from
+from fidec.tasks.published import FQL, FQL_ONLINE, FQL_PAPER, Family, Row, Space, merged, options_from
 
-# FQL's authors chose widths and expectiles by the kind of task; what is left out here is the method's default.
+# FQL's authors chose widths and expectiles by the kind of task. Options that are not given here keep their default.
 _WIDE = {"expectile": 0.7, "hidden": (512, 512)}
 _NARROW = {"hidden": (256, 256, 256, 256)}
 _HIGH = {"expectile": 0.9}

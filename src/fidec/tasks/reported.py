@@ -1,7 +1,7 @@
 """The numbers that the FiDec paper prints, in percent; most of them are FQL's.
 
-A spread is the standard deviation over seeds. A number without one was copied by FQL from earlier work. DeFlow's
-spread in the table of categories is of another kind: the standard deviation over the category's tasks.
+A spread is the standard deviation over seeds. Numbers without a spread were copied by FQL from earlier work. In the
+table of categories DeFlow's spread is the standard deviation over the tasks of the category.
 """
 
 from __future__ import annotations

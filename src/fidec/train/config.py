@@ -216,11 +216,13 @@ def resolve_options(algo: str, preset: str, task: str | None, setting: str = "of
 
 def task_options(algo: str, preset: str, task: str | None, setting: str = "offline") -> dict[str, Any]:
     """What the published settings of a task change in a method's options."""
-    return {name: found.value for name, found in task_settings(algo, preset, task, setting).items()}
+    return {name: found.value for name, found in published_options(algo, preset, task, setting).items()}
 
 
-def task_settings(algo: str, preset: str, task: str | None, setting: str = "offline") -> dict[str, tasks.Setting]:
-    """The published settings of a task that the method has an option for, each with its source."""
+def published_options(
+    algo: str, preset: str, task: str | None, setting: str = "offline"
+) -> dict[str, tasks.Published]:
+    """The published options of a task that the method has, each with its source."""
     family = tasks.family_of(task) if task else None
     published = family.options(algo, preset, setting) if family else {}
     fields = {field.name for field in dataclasses.fields(algos.get(algo).config)}

@@ -1,4 +1,4 @@
-"""Published hyper-parameters: what a task changes in a method's configuration, and who says so."""
+"""Published hyper-parameters: the options of a method that depend on the task, each with its source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FQL_ONLINE = "FQL paper's offline-to-online table"
 DEFLOW = "DeFlow's README"
 REGISTRY = "registry of FiDec's released code"
 
-# Which of the shared settings a method has; one that is not listed here (a plug-in) is offered them all.
+# The shared options that a method has. A method that is not listed here (a plug-in) is offered all of them.
 _DISCOUNT = ("discount",)
 _FLOW = ("discount", "q_aggregate")
 _SHARED = {
@@ -24,15 +24,15 @@ _SHARED = {
 
 
 @dataclass(frozen=True)
-class Setting:
-    """An option's published value."""
+class Published:
+    """The published value of an option."""
 
     value: Any
     source: str
 
 
 class Row(NamedTuple):
-    """A row of the FiDec paper's table, most of it FQL's. None: a dash, since nobody ran the method there for it."""
+    """A row of the FiDec paper's table; most of it is FQL's. None is a dash: the method was not run there."""
 
     iql: float | None
     rebrac: tuple[float, float] | None
@@ -46,7 +46,7 @@ class Row(NamedTuple):
     budget: float  # DeFlow's column, which is FiDec's too
 
     def options(self, method: str) -> dict[str, Any]:
-        """What the row says of a method's own options; the budget has more than one source and is not among them."""
+        """The row's options of a method, except the budget, which has more than one source."""
         if method == "rebrac":
             return dict(zip(("actor_penalty", "critic_penalty"), self.rebrac or (), strict=False))
         name = {"idql": "samples", "ifql": "samples", "srpo": "beta", "cac": "eta"}.get(method, "alpha")
@@ -55,26 +55,26 @@ class Row(NamedTuple):
 
 
 class Space(NamedTuple):
-    """What the environment and its data look like."""
+    """Shapes and lengths of the environment and its data."""
 
     observation_shape: tuple[int, ...]
     action_dim: int
     horizon: int
-    transitions: int | None = 1_000_000  # None: varies between published copies of the data
+    transitions: int | None = 1_000_000  # None: published copies of the data differ
 
 
-Options = Mapping[str, Mapping[str, Setting]]  # method -> option -> setting
+Options = Mapping[str, Mapping[str, Published]]  # method -> option -> value
 
 
-def options_from(source: str, **methods: Mapping[str, Any]) -> dict[str, dict[str, Setting]]:
+def options_from(source: str, **methods: Mapping[str, Any]) -> dict[str, dict[str, Published]]:
     """Options by method, all from one source."""
     return {
-        method: {name: Setting(value, source) for name, value in options.items()}
+        method: {name: Published(value, source) for name, value in options.items()}
         for method, options in methods.items()
     }
 
 
-def merged(*parts: Options) -> dict[str, dict[str, Setting]]:
+def merged(*parts: Options) -> dict[str, dict[str, Published]]:
     """Options by method; later parts win."""
     methods = dict.fromkeys(method for part in parts for method in part)
     return {m: {name: s for part in parts for name, s in part.get(m, {}).items()} for m in methods}
@@ -82,10 +82,10 @@ def merged(*parts: Options) -> dict[str, dict[str, Setting]]:
 
 @dataclass(frozen=True)
 class Family:
-    """Tasks that share their hyper-parameters: in OGBench those with the same data, in D4RL each is alone."""
+    """Tasks that share their hyper-parameters: in OGBench the tasks with the same data, in D4RL a single task."""
 
     name: str
-    suite: str
+    benchmark: str  # ogbench or d4rl
     category: str
     space: Space
     row: Row
@@ -98,27 +98,24 @@ class Family:
     extra: Options = field(default_factory=dict)  # from sources besides the row
     online: Options = field(default_factory=dict)  # what changes offline-to-online
 
-    def options(self, method: str, preset: str, setting: str = "offline") -> dict[str, Setting]:
-        """What these tasks change in a method's configuration, from the source that the preset stands for."""
+    def options(self, method: str, preset: str, setting: str = "offline") -> dict[str, Published]:
+        """The options of a method that these tasks change, from the source that the preset stands for."""
         shared = {
-            "discount": Setting(self.discount, FQL),
-            "q_aggregate": Setting(self.q_aggregate, FQL),
+            "discount": Published(self.discount, FQL),
+            "q_aggregate": Published(self.q_aggregate, FQL),
             "budget": self._budget(method, preset),
         }
-        names = _SHARED.get(method, tuple(shared))
-        found = {name: shared[name] for name in names}
+        options = {name: shared[name] for name in _SHARED.get(method, tuple(shared))}
         if method == "rlpd":  # the minimum is for Adroit alone
-            found["q_aggregate"] = Setting("min" if self.category == "D4RL adroit" else "mean", FQL_PAPER)
-        found |= {name: Setting(value, PAPER) for name, value in self.row.options(method).items()}
-        found |= self.extra.get(method, {})
-        if setting == "online":
-            found |= self.online.get(method, {})
-        return found
+            options["q_aggregate"] = Published("min" if self.category == "D4RL adroit" else "mean", FQL_PAPER)
+        options |= {name: Published(value, PAPER) for name, value in self.row.options(method).items()}
+        options |= self.extra.get(method, {})
+        return options | (self.online.get(method, {}) if setting == "online" else {})
 
-    def _budget(self, method: str, preset: str) -> Setting:
+    def _budget(self, method: str, preset: str) -> Published:
         if preset == "released":
             released = self.row.budget if self.budget_released is None else self.budget_released
-            return Setting(released, REGISTRY)
+            return Published(released, REGISTRY)
         if method == "deflow":
-            return Setting(self.row.budget if self.budget_deflow is None else self.budget_deflow, DEFLOW)
-        return Setting(self.row.budget, PAPER)
+            return Published(self.row.budget if self.budget_deflow is None else self.budget_deflow, DEFLOW)
+        return Published(self.row.budget, PAPER)
