@@ -13,7 +13,7 @@ LAYERS = (
     ("errors", "quiet", "stats"),
     ("register", "types", "extras"),
     ("store", "console", "rng", "nn", "tasks"),
-    ("ops", "optim"),
+    ("ops", "optim", "plots"),
     ("algos", "data"),
     ("envs",),
     ("train",),

@@ -28,7 +28,9 @@ RLPD = {0: (0, 5, 10, 20), 1: (2, 5, 30, 60)}
 def figures(monkeypatch):
     """The figures that were saved; their files are coarse, for time."""
     saved, save = [], Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda figure, path: (saved.append(figure), save(figure, path, dpi=20)))
+    monkeypatch.setattr(
+        Figure, "savefig", lambda figure, path, **_: (saved.append(figure), save(figure, path, dpi=20))
+    )
     return saved
 
 

@@ -7,13 +7,10 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from fidec.audit.measure import Audit
 from fidec.audit.summary import cosines, state_kl
-from fidec.report.curves import BLUE, GREY, INK, ORANGE
-from fidec.store import files
-from fidec.store.files import write_whole
+from fidec.plots import BLUE, GREY, INK, ORANGE, new_figure, save_figure, style_axes
 
 
 def sentences(summary: dict[str, Any]) -> list[str]:
@@ -137,20 +134,16 @@ def _percent(share: float) -> str:
 
 def draw(audit: Audit, neighbours: dict[str, np.ndarray] | str, title: str, path: Path) -> None:
     """A PNG of four panels: KL of the states, lengths, directions, distances to data actions."""
-    figure = Figure(figsize=(11, 7.4), dpi=130, layout="constrained", facecolor="white")
+    figure = new_figure(11, 7.4)
     panels = figure.subplots(2, 2)
     _draw_kl(panels[0, 0], audit)
     _draw_penalty(panels[0, 1], audit)
     _draw_direction(panels[1, 0], audit)
     _draw_neighbours(panels[1, 1], neighbours)
     for panel in panels.flat:
-        panel.grid(alpha=0.25, linewidth=0.6)
-        panel.set_axisbelow(True)
-        panel.spines[["top", "right"]].set_visible(False)
+        style_axes(panel)
     figure.suptitle(title, color=INK)
-    with files.writing(path, path.name):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, lambda file: figure.savefig(file, format="png"))
+    save_figure(figure, path)
 
 
 def _draw_kl(panel: Axes, audit: Audit) -> None:

@@ -8,14 +8,11 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from fidec.bench.scores import Run, check_same_data
-from fidec.report.curves import INK, mark_hand_over
-from fidec.store import files
+from fidec.plots import COLOURS, INK, new_figure, save_figure, style_axes
+from fidec.report.curves import mark_hand_over
 
-# Okabe and Ito's colours, which also colour-blind eyes tell apart, but for their yellow, which is faint on white.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES = ("-", "--")
 COLUMNS = 3  # panels side by side, at most
@@ -28,8 +25,7 @@ def draw_suite(runs: Sequence[Run], path: str | Path, title: str) -> Path:
     labels = list(dict.fromkeys(run.job.variant.label for run in runs))
     columns = min(len(tasks), COLUMNS)
     rows = math.ceil(len(tasks) / columns)
-    size = (max(6.0, 4.6 * columns), 3.6 * rows + 1.1)
-    figure = Figure(figsize=size, dpi=130, layout="constrained", facecolor="white")
+    figure = new_figure(max(6.0, 4.6 * columns), 3.6 * rows + 1.1)
     panels = figure.subplots(rows, columns, squeeze=False)
     for panel, task in zip(panels.flat, tasks, strict=False):
         _draw_task(panel, [run for run in runs if run.job.task == task], labels)
@@ -50,11 +46,7 @@ def draw_suite(runs: Sequence[Run], path: str | Path, title: str) -> Path:
         ncols=5 if columns > 1 else 3,
         frameon=False,
     )
-    path = Path(path)
-    with files.writing(path, "the picture"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path)
-    return path
+    return save_figure(figure, path)
 
 
 def _draw_task(panel: Axes, runs: Sequence[Run], labels: Sequence[str]) -> None:
@@ -78,8 +70,7 @@ def _draw_task(panel: Axes, runs: Sequence[Run], labels: Sequence[str]) -> None:
         panel.set_ylim(-4, 104)
     panel.set_xlabel("thousand steps")
     panel.set_xlim(left=0)
-    panel.grid(alpha=0.25, linewidth=0.6)
-    panel.spines[["top", "right"]].set_visible(False)
+    style_axes(panel)
     if offline and any(run.job.plan.online_steps for run in runs):
         mark_hand_over(panel, offline / 1000)
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from fidec.geometry import frontier
 from fidec.geometry.lab import Entry, Sizes
+from fidec.plots import GREEN, INK, PURPLE, new_figure, save_figure, style_axes
 
 TIMES = (0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
 METRICS = ("denoising", "stein")
@@ -77,18 +78,16 @@ def _compare(
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> Path:
     """Value at one nat against 1 - t, a panel for each landscape; the calibrated choice as a star."""
-    from matplotlib.figure import Figure
-
     names = list(dict.fromkeys(row["landscape"] for row in rows))
     columns = min(3, len(names))
     lines = -(-len(names) // columns)
-    figure = Figure(figsize=(4.1 * columns, 3.3 * lines), dpi=130, layout="constrained", facecolor="white")
+    figure = new_figure(4.1 * columns, 3.3 * lines)
     panels = figure.subplots(lines, columns, squeeze=False)
     for panel in panels.flat[len(names) :]:
         panel.set_visible(False)
     for panel, name in zip(panels.flat, names, strict=False):
         for row, colour, marker in zip(
-            [row for row in rows if row["landscape"] == name], ("#009e73", "#7b3294"), "hd", strict=False
+            [row for row in rows if row["landscape"] == name], (GREEN, PURPLE), "hd", strict=False
         ):
             points = [(1 - float(t), v) for t, v in row["value"].items() if t != "auto" and v is not None]
             if points:
@@ -96,13 +95,10 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> Path:
             if row["value"]["auto"] is not None:
                 place = 1 - float(np.median(row["chosen"]))
                 panel.plot(place, row["value"]["auto"], marker="*", markersize=15, color=colour, markeredgecolor="k")
-        panel.axhline(row["data"], color="#222222", linestyle="--", linewidth=1)
+        panel.axhline(row["data"], color=INK, linestyle="--", linewidth=1)
         panel.set(xscale="log", title=name, xlabel="1 - t", ylabel="value at 1 nat")
         panel.invert_xaxis()
-        panel.grid(alpha=0.25, linewidth=0.6)
-        panel.spines[["top", "right"]].set_visible(False)
+        style_axes(panel)
     panels.flat[0].plot([], [], "k*", markersize=10, label="t_eps auto")
     panels.flat[0].legend(frameon=False, fontsize=9)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
-    return path
+    return save_figure(figure, path)

@@ -19,9 +19,9 @@ from PIL import Image
 
 from fidec.geometry.frontier import FLOOR, Row
 from fidec.geometry.landscapes import OFF_SUPPORT, Landscape
+from fidec.plots import BLUE, GREY, INK, RED
 from fidec.store import files
 
-INK, GREY, BLUE, RED = "#222222", "#6f747c", "#0b62a4", "#d1410c"
 SHADES = LinearSegmentedColormap.from_list("muted", ["#fbfaf7", "#e6e0d2", "#d0c4a2", "#b8a56f"])
 NATS = (0.5, 1.0, 2.0)
 

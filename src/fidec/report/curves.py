@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from fidec.errors import RunError
+from fidec.plots import BLUE, GREEN, GREY, INK, ORANGE, new_figure, save_figure, style_axes
 from fidec.store.rundir import RunDirectory
-
-INK, BLUE, ORANGE, GREY, GREEN = "#222222", "#2f6fb0", "#d9822b", "#8a8f98", "#2e8b6f"
 
 
 def draw_curves(run: str | Path, path: str | Path, comparison: dict[str, Any] | None = None) -> Path:
@@ -27,7 +25,7 @@ def draw_curves(run: str | Path, path: str | Path, comparison: dict[str, Any] | 
     if not train:
         raise RunError(f"{run} has no training metrics yet: nothing to draw")
     config = directory.read_config()
-    figure = Figure(figsize=(11, 7), dpi=130, layout="constrained", facecolor="white")
+    figure = new_figure(11, 7)
     panels = figure.subplots(2, 2)
     steps = np.array([row["step"] for row in train]) / 1000
     marker = "." if len(train) < 5 else ""  # a line through one point is nothing
@@ -55,13 +53,9 @@ def draw_curves(run: str | Path, path: str | Path, comparison: dict[str, Any] | 
         if online and config["steps"]:
             mark_hand_over(panel, config["steps"] / 1000)
             panel.set_title(panel.get_title(), pad=16)  # above the words
-        panel.grid(alpha=0.25, linewidth=0.6)
-        panel.spines[["top", "right"]].set_visible(False)
+        style_axes(panel)
     figure.suptitle(f"{config['algo']} ({config['preset']}) on {config['task'] or config['data']}", color=INK)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
-    return path
+    return save_figure(figure, path)
 
 
 def _draw_success(panel: Axes, evaluations: list[dict], comparison: dict[str, Any] | None) -> None:

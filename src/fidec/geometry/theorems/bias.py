@@ -23,8 +23,9 @@ from matplotlib.axes import Axes
 
 from fidec.geometry.exact import Mixture, axis_aligned
 from fidec.geometry.theorems.kl import MIXTURE
-from fidec.geometry.theorems.result import BLUE, GREEN, GREY, INK, PURPLE, RED, Result, Tick, no_tick, slope
+from fidec.geometry.theorems.result import Result, Tick, no_tick, slope
 from fidec.ops import flow
+from fidec.plots import BLUE, GREEN, GREY, INK, PURPLE, RED
 
 SMOOTH = MIXTURE
 THIN_SD = 0.03

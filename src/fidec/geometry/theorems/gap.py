@@ -24,7 +24,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from scipy.optimize import minimize
 
-from fidec.geometry.theorems.result import BLUE, GREY, INK, RED, Result, Tick, no_tick
+from fidec.geometry.theorems.result import Result, Tick, no_tick
+from fidec.plots import BLUE, GREY, INK, RED
 
 CONDITIONS = (1.0, 3.0, 10.0, 100.0, 1000.0)
 SCALES = {"trace d": "trace", "g^T M g = g^T g": "along", "smallest eigenvalue 2": "above"}

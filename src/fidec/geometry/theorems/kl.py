@@ -21,8 +21,9 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from fidec.geometry.exact import Mixture, axis_aligned, grid
-from fidec.geometry.theorems.result import BLUE, GREEN, INK, ORANGE, PURPLE, RED, Result, Tick, no_tick, slope
+from fidec.geometry.theorems.result import Result, Tick, no_tick, slope
 from fidec.ops import fisher, jacobian
+from fidec.plots import BLUE, GREEN, INK, ORANGE, PURPLE, RED
 
 Field = Callable[[jax.Array], jax.Array]
 METHODS = ("fisher", "stein", "path, 1 node", "path, 2 nodes", "path, 3 nodes")

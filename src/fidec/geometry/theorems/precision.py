@@ -25,8 +25,9 @@ from matplotlib.axes import Axes
 
 from fidec import nn
 from fidec.geometry.theorems.bias import SMOOTH, constants
-from fidec.geometry.theorems.result import BLUE, GREEN, INK, ORANGE, PURPLE, Result, Tick, no_tick, slope
+from fidec.geometry.theorems.result import Result, Tick, no_tick, slope
 from fidec.ops import flow
+from fidec.plots import BLUE, GREEN, INK, ORANGE, PURPLE
 from fidec.types import Params
 
 ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8}

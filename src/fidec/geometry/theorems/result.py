@@ -9,13 +9,8 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from fidec.store.files import write_whole
-
-# Okabe and Ito's colours, which stay apart for colour-blind readers, on white with dark ink.
-INK, GREY = "#222222", "#8a8f98"
-BLUE, ORANGE, GREEN, RED, SKY, PURPLE = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7"
+from fidec.plots import INK, new_figure, save_figure, style_axes
 
 Tick = Callable[[], None]
 
@@ -61,18 +56,14 @@ def formatted(rows: Sequence[Sequence[Any]]) -> list[list[str]]:
 
 def draw(result: Result, path: str | Path) -> Path:
     """Write the plot as a PNG."""
-    figure = Figure(figsize=(0.6 + 4.9 * result.panels, 4.3), dpi=150, layout="constrained", facecolor="white")
+    figure = new_figure(0.6 + 4.9 * result.panels, 4.3, dpi=150)
     axes = list(figure.subplots(1, result.panels, squeeze=False)[0])
     result.plot(axes)
     labels: list[str] = []
     for panel in axes:
-        panel.grid(alpha=0.25, linewidth=0.6)
-        panel.spines[["top", "right"]].set_visible(False)
+        style_axes(panel)
         if panel.get_legend_handles_labels()[1] != labels:  # one legend for panels that share their curves
             labels = panel.get_legend_handles_labels()[1]
             panel.legend(frameon=False, fontsize=8)
     figure.suptitle(result.title, color=INK, fontsize=11)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, lambda file: figure.savefig(file, format="png"))
-    return path
+    return save_figure(figure, path)
