@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from fidec.bench import schedule
 from fidec.bench.jobs import last_row
+from fidec.launch import share_cores
 from fidec.store.lock import is_locked
 from fidec.train.loop import Signals
 
@@ -76,7 +76,7 @@ class Notes:
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch):
-    monkeypatch.setattr(schedule, "PROGRAM", (sys.executable, "-c", FAKE))
+    monkeypatch.setattr(schedule, "PROGRAM", ("-c", FAKE))
     monkeypatch.setattr(schedule, "PAUSE", 0.01)
 
 
@@ -99,7 +99,7 @@ def test_workers_share_the_cores_and_a_failure_stops_nobody(tmp_path):
     (failed,) = [o for o in outcomes if o.state == "failed"]
     assert "FAILED with exit code 3" in failed.detail
     assert f"the end of {failed.job.path}" in failed.detail
-    shares = [str(share) for share in schedule.shares_of_cores(2)]
+    shares = [str(share) for share in share_cores(2)]
     assert {line for job in jobs for line in job.starts()} <= set(shares)
     assert all(len(job.starts()) == 1 for job in jobs)
 
@@ -112,13 +112,10 @@ def test_workers_share_the_cores_and_a_failure_stops_nobody(tmp_path):
 def test_shares_are_a_partition_of_the_cores():
     cores = sorted(os.sched_getaffinity(0))
     for workers in (1, 2, len(cores)):
-        dealt = sorted(core for share in schedule.shares_of_cores(workers) for core in share)
+        dealt = sorted(core for share in share_cores(workers) for core in share)
         assert set(dealt) == set(cores)
         assert workers > len(cores) or dealt == cores
-    assert all(len(share) == 1 for share in schedule.shares_of_cores(len(cores) + 3))
-    with schedule.on_cores(cores[:1]):
-        assert sorted(os.sched_getaffinity(0)) == cores[:1]
-    assert sorted(os.sched_getaffinity(0)) == cores
+    assert all(len(share) == 1 for share in share_cores(len(cores) + 3))
 
 
 def test_a_signal_stops_all_children_which_save(tmp_path):
@@ -207,9 +204,7 @@ def test_workers_share_the_memory_of_a_gpu(monkeypatch):
     name = "XLA_PYTHON_CLIENT_MEM_FRACTION"
     for each in (name, "XLA_CLIENT_MEM_FRACTION"):
         monkeypatch.delenv(each, raising=False)
-    assert schedule.child_environment(3) == {**os.environ, name: "0.300"}
-    assert name not in schedule.child_environment(1)
+    assert schedule.memory_share(3) == {name: "0.300"}
+    assert schedule.memory_share(1) == {}
     monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", "0.2")
-    assert name not in schedule.child_environment(3)
-    monkeypatch.setenv(name, "0.4")
-    assert schedule.child_environment(3)[name] == "0.4"
+    assert schedule.memory_share(3) == {}

@@ -10,7 +10,7 @@ import fidec
 ROOT = Path(fidec.__file__).parent
 # From the bottom to the top. Packages of one layer do not import each other.
 LAYERS = (
-    ("errors", "quiet", "stats"),
+    ("errors", "launch", "quiet", "stats"),
     ("register", "types", "extras"),
     ("store", "console", "rng", "nn", "tasks"),
     ("ops", "optim", "plots"),

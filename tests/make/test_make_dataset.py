@@ -229,7 +229,7 @@ def test_ctrl_c_and_orphans(tmp_path):
     process = start_script(tmp_path, rows=10**8, episode_rows=10**8)
     partial = tmp_path / f"{MAZE}.partial"
     wait_for(lambda: (partial / "worker-0.log").exists())
-    with pytest.raises(BusyError, match="another process"):
+    with pytest.raises(BusyError, match="in use by process"):
         make(tmp_path)
     time.sleep(0.3)
     start = time.monotonic()

@@ -10,18 +10,17 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from fidec.bench.jobs import Job, last_lines
+from fidec.launch import launch, share_cores
 from fidec.store.lock import lock_open_file
 from fidec.train.loop import Signals
 
-PROGRAM = (sys.executable, "-m", "fidec")
+PROGRAM = ("-m", "fidec")
 PAUSE = 0.2  # seconds between two looks
 
 
@@ -54,14 +53,14 @@ class Running(NamedTuple):
 
 def see_through(jobs: Sequence[Job], workers: int, watcher: Watcher, signals: Signals) -> list[Outcome]:
     """Run all jobs that are not done, `workers` at a time, unless a signal comes; then all are stopped, and saved."""
-    waiting, outcomes, shares = deque(jobs), [], shares_of_cores(workers)
+    waiting, outcomes, shares = deque(jobs), [], share_cores(workers)
     running: dict[int, Running] = {}
-    environment = child_environment(workers)
+    environ = memory_share(workers)
     try:
         while (waiting or running) and signals.received is None:
             for slot in range(workers):
                 while slot not in running and waiting:
-                    begun = _begin(waiting.popleft(), shares[slot], watcher, environment)
+                    begun = _begin(waiting.popleft(), shares[slot], watcher, environ)
                     if isinstance(begun, Outcome):
                         outcomes.append(begun)
                         watcher.ends(begun)
@@ -82,7 +81,7 @@ def see_through(jobs: Sequence[Job], workers: int, watcher: Watcher, signals: Si
 
 
 def _begin(
-    job: Job, cores: Sequence[int], watcher: Watcher, environment: Mapping[str, str] | None = None
+    job: Job, cores: Sequence[int], watcher: Watcher, environ: Mapping[str, str] | None = None
 ) -> Running | Outcome:
     """Start a job's process, or wait for another's; a job that is done ends at once."""
     job.log.parent.mkdir(parents=True, exist_ok=True)
@@ -97,11 +96,8 @@ def _begin(
         if state == "new":
             words += ["--eval-envs", str(min(len(cores), 8))]
         watcher.begins(job, "starts" if state == "new" else "goes on")
-        with on_cores(cores):
-            process = subprocess.Popen(
-                [*PROGRAM, *words], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
-            )
-        return Running(job, process)
+        output = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+        return Running(job, launch(*PROGRAM, *words, environ=environ, cores=cores, **output))
 
 
 def _outcome(job: Job, code: int) -> Outcome:
@@ -126,29 +122,9 @@ def _stop(running: dict[int, Running]) -> list[Outcome]:
     return [Outcome(each.job, "stopped") for each in running.values()]
 
 
-def shares_of_cores(workers: int) -> list[list[int]]:
-    """The cores that this process may use, dealt out; with more workers than cores some share one."""
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-    return [cores[slot::workers] or [cores[slot % len(cores)]] for slot in range(workers)]
-
-
-def child_environment(workers: int) -> dict[str, str]:
-    """Ours, with a share of a GPU's memory: by itself JAX would take three quarters of it for each process."""
+def memory_share(workers: int) -> dict[str, str]:
+    """Environment variables that share a GPU's memory: by default JAX takes three quarters of it for each process."""
     names = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION")  # JAX refuses both at once
     if workers == 1 or any(name in os.environ for name in names):
-        return dict(os.environ)
-    return {**os.environ, names[0]: f"{0.9 / workers:.3f}"}
-
-
-@contextmanager
-def on_cores(cores: Sequence[int]) -> Iterator[None]:
-    """A process that is started inside inherits these cores: XLA makes as many threads as it has cores."""
-    if not hasattr(os, "sched_setaffinity"):  # not Linux: the system shares the cores out
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
+        return {}
+    return {names[0]: f"{0.9 / workers:.3f}"}

@@ -11,7 +11,6 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Generator, Mapping
@@ -20,8 +19,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import fidec
 from fidec.errors import EnvError
+from fidec.launch import launch
 from fidec.make.expert.store import Expert
 from fidec.make.recipes import Recipe
 
@@ -29,15 +28,10 @@ Job = tuple[str, int]  # split and episode index
 
 
 def _environment(pictures: bool) -> dict[str, str]:
+    """No display, and no OpenGL unless pictures are the data."""
     from fidec.envs.make import gl_environ  # imports gymnasium, which lists of data sets do not need
 
-    environment = dict(os.environ)
-    # One thread a worker: its matrices are 6 x 6. No display, and no OpenGL unless pictures are the data.
-    environment |= {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
-    environment |= gl_environ() if pictures else {"MUJOCO_GL": "disable"}
-    paths = [str(Path(fidec.__file__).parents[1]), environment.get("PYTHONPATH", "")]
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    return environment
+    return gl_environ() if pictures else {"MUJOCO_GL": "disable"}
 
 
 class _Worker:
@@ -48,12 +42,13 @@ class _Worker:
         self.job: Job | None = None
         self.log = Path(setup["directory"]) / f"worker-{number}.log"
         with open(self.log, "wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-W", "ignore", "-m", "fidec.make.worker"],
+            self.process = launch(
+                *("-W", "ignore", "-m", "fidec.make.worker"),
+                environ=_environment(pictures=setup["recipe"]["rendering"] is not None),
+                threads=1,  # its matrices are 6 x 6
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=_environment(pictures=setup["recipe"]["rendering"] is not None),
                 text=True,
                 process_group=0 if os.name == "posix" else None,  # Ctrl-C reaches us alone; we end the workers.
             )

@@ -90,6 +90,7 @@ def open_partial(directory: Path, wanted: dict[str, Any], *, overwrite: bool) ->
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Hold `directory` (created if need be) for this process; a second process gets a BusyError."""
+    directory.mkdir(parents=True, exist_ok=True)
     held = lock.acquire(directory / "lock")
     try:
         yield
