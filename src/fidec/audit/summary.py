@@ -1,4 +1,4 @@
-"""An audit summed up: one dictionary of plain numbers."""
+"""Summarise a measurement: one dictionary of numbers, from which sentences and figures are made."""
 
 from __future__ import annotations
 
@@ -6,58 +6,52 @@ from typing import Any
 
 import numpy as np
 
-from fidec.audit.measure import ABSOLUTE, RELATIVE, SCORE_TIME, Audit
+from fidec.audit.measure import ABSOLUTE, RELATIVE, SCORE_TIME, Measurement
 from fidec.stats import bootstrap_mean
 
 QUANTILES = (5, 25, 50, 75, 95)
 
 
-def summarise(audit: Audit, neighbours: dict[str, np.ndarray] | str) -> dict[str, Any]:
-    """Every figure of the audit. `neighbours` is what `neighbours.distances` found, or why it was not asked."""
-    moved = audit.moved
+def summarise(measured: Measurement, neighbours: dict[str, np.ndarray] | str) -> dict[str, Any]:
+    """Every number of the audit. `neighbours` has the distances to data actions, or why there are none."""
+    moved = measured.moved
     refined = moved.actions + moved.displacement
+    penalty = measured.penalty.mean(axis=1, dtype=np.float64)
+    budget = {"budget": measured.budget, "unit": measured.unit, "of_each_state": penalty}
     return {
         "states": moved.actions.shape[0],
         "samples": moved.actions.shape[1],
         "action_dim": moved.actions.shape[2],
-        "kl": _kl(audit),
-        "penalty": {
-            **_mean(audit.penalty.mean(axis=1, dtype=np.float64)),
-            "budget": audit.budget,
-            "unit": audit.unit,
-        },
-        "solver": _solver(audit),
+        "kl": _kl(measured),
+        "penalty": {**_mean(penalty), **budget},
+        "solver": _solver(measured),
         "displacement": _displacement(moved.displacement),
-        "direction": _direction(moved.displacement, audit.score),
+        "direction": _direction(moved.displacement, measured.score),
         "outside": {
             "base": _outside(moved.actions),
             "refined": _outside(refined),
             "carried_out": float(np.mean((np.abs(moved.actions) <= 1) & (np.abs(refined) > 1))),
         },
-        "neighbours": _neighbours(neighbours),
+        "neighbours": {"skipped": neighbours} if isinstance(neighbours, str) else _distances(neighbours),
     }
 
 
-def state_kl(audit: Audit) -> tuple[np.ndarray, np.ndarray]:
+def state_kl(measured: Measurement) -> tuple[np.ndarray, np.ndarray]:
     """KL of each state, and its standard error from the sampling of actions."""
-    ratio = audit.moved.log_ratio.astype(np.float64)
-    with np.errstate(invalid="ignore"):  # a solve that blew up is nan, and is counted
+    ratio = measured.moved.log_ratio.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a state whose solution is not finite is counted later
         spread = ratio.std(axis=1, ddof=1) if ratio.shape[1] > 1 else np.full(len(ratio), np.nan)
         return ratio.mean(axis=1), spread / np.sqrt(ratio.shape[1])
 
 
-def thresholds(audit: Audit) -> list[float]:
-    """Nats that matter: twice and four times the budget where it is in nats, fixed ones elsewhere."""
-    return [2 * audit.budget, 4 * audit.budget] if audit.unit == "nats" else [1.0, 2.0, 5.0]
-
-
-def _kl(audit: Audit) -> dict[str, Any]:
-    kl, error = state_kl(audit)
-    folded = audit.moved.determinant <= 0
+def _kl(measured: Measurement) -> dict[str, Any]:
+    kl, error = state_kl(measured)
+    folded = measured.moved.determinant <= 0
     finite = np.isfinite(kl)
     some, noise = kl[finite], error[finite]
-    # The spread over states holds the sampling noise of each estimate: take that off.
+    # The variance over states includes the sampling noise of each estimate: subtract it.
     variance = some.var(ddof=1) - np.mean(noise**2) if len(some) > 1 else np.nan
+    limits = [2 * measured.budget, 4 * measured.budget] if measured.unit == "nats" else [1.0, 2.0, 5.0]
     return {
         "unit": "nats",
         **_mean(some),
@@ -69,7 +63,7 @@ def _kl(audit: Audit) -> dict[str, Any]:
                 "share": float(np.mean(some > limit)) if len(some) else None,
                 "share_by_two_errors": float(np.mean(some - 2 * noise > limit)) if len(some) else None,
             }
-            for limit in thresholds(audit)
+            for limit in limits
         ],
         "not_finite_states": int((~finite).sum()),
         "folded_actions": float(folded.mean()),
@@ -79,11 +73,11 @@ def _kl(audit: Audit) -> dict[str, Any]:
     }
 
 
-def _solver(audit: Audit) -> dict[str, Any]:
-    moved = audit.moved
+def _solver(measured: Measurement) -> dict[str, Any]:
+    moved = measured.moved
     finite = moved.change[np.isfinite(moved.change)]
     steps, counts = np.unique(moved.steps, return_counts=True)
-    gap = np.clip(moved.actions, -1, 1) - np.clip(audit.drawn, -1, 1)
+    gap = np.clip(moved.actions, -1, 1) - np.clip(measured.drawn, -1, 1)
     return {
         "method": "RK4",
         "tolerance_share": RELATIVE,
@@ -98,18 +92,21 @@ def _solver(audit: Audit) -> dict[str, Any]:
 
 
 def _displacement(delta: np.ndarray) -> dict[str, Any]:
-    length = np.linalg.norm(delta.astype(np.float64), axis=-1)
+    square = delta.astype(np.float64) ** 2
     return {
-        "rms": float(np.sqrt(np.mean(length**2))),
-        "rms_of_each_dimension": np.sqrt(np.mean(delta.astype(np.float64) ** 2, axis=(0, 1))),
-        "quantiles": _quantiles(length),
+        "rms": float(np.sqrt(np.mean(np.sum(square, axis=-1)))),
+        "rms_of_each_dimension": np.sqrt(np.mean(square, axis=(0, 1))),
+        "quantiles": _quantiles(np.sqrt(np.sum(square, axis=-1))),
     }
 
 
 def _direction(delta: np.ndarray, score: np.ndarray) -> dict[str, Any]:
-    """The share of |delta|^2 along the score; a displacement of random direction would have 1/d."""
-    cosine = cosines(delta, score)
-    square = np.sum(delta.astype(np.float64) ** 2, axis=-1)
+    """The share of |delta|^2 along the score; without a preferred direction it would be 1/d."""
+    delta, score = delta.astype(np.float64), score.astype(np.float64)
+    square = np.sum(delta**2, axis=-1)
+    lengths = np.sqrt(square) * np.linalg.norm(score, axis=-1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        cosine = np.where(lengths > 0, np.sum(delta * score, axis=-1) / lengths, np.nan)
     used = np.isfinite(cosine)
     weight = square[used].sum()
     return {
@@ -117,15 +114,8 @@ def _direction(delta: np.ndarray, score: np.ndarray) -> dict[str, Any]:
         "mean_cosine": float(cosine[used].mean()) if used.any() else None,
         "share_along_score": float((square[used] * cosine[used] ** 2).sum() / weight) if weight > 0 else None,
         "share_if_isotropic": 1.0 / delta.shape[-1],
+        "cosine_histogram": np.histogram(cosine[used].clip(-1, 1), bins=40, range=(-1, 1))[0],
     }
-
-
-def cosines(delta: np.ndarray, score: np.ndarray) -> np.ndarray:
-    """Of the angle between displacement and score; nan where either is zero."""
-    delta, score = delta.astype(np.float64), score.astype(np.float64)
-    lengths = np.linalg.norm(delta, axis=-1) * np.linalg.norm(score, axis=-1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(lengths > 0, np.sum(delta * score, axis=-1) / lengths, np.nan)
 
 
 def _outside(actions: np.ndarray) -> dict[str, float]:
@@ -133,12 +123,14 @@ def _outside(actions: np.ndarray) -> dict[str, float]:
     return {"components": float(out.mean()), "actions": float(out.any(axis=-1).mean())}
 
 
-def _neighbours(found: dict[str, np.ndarray] | str) -> dict[str, Any]:
-    if isinstance(found, str):
-        return {"skipped": found}
+def _distances(neighbours: dict[str, np.ndarray]) -> dict[str, Any]:
     return {
-        name: {"median": float(np.median(values)), "quantile_90": float(np.quantile(values, 0.9))}
-        for name, values in found.items()
+        name: {
+            "median": float(np.median(values)),
+            "quantile_90": float(np.quantile(values, 0.9)),
+            "percentiles": np.percentile(values, np.arange(101)),
+        }
+        for name, values in neighbours.items()
     }
 
 

@@ -1,0 +1,118 @@
+"""The result of an audit in sentences, the most important first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def sentences(result: dict[str, Any]) -> list[str]:
+    """What the numbers of `audit` say."""
+    states, kl = result["states"], result["kl"]
+    text = [_spent(result)]
+    if kl["mean"] is not None:
+        low, median, high = (number(kl["quantiles"][q]) for q in ("5", "50", "95"))
+        text.append(f"Over {states} states the KL is {low} to {high} nats (5 % to 95 %), median {median}.")
+    if kl["standard_error_of_a_state"] is not None and np.isfinite(kl["standard_error_of_a_state"]):
+        error = number(kl["standard_error_of_a_state"])
+        text.append(f"The KL of one state has a standard error of {error} ({result['samples']} actions).")
+        if kl["spread_over_states"] is not None:
+            spread = number(kl["spread_over_states"])
+            text.append(f"Without that error the standard deviation over states is {spread}.")
+    if kl["folded_actions"] > 0:
+        text.append(
+            f"WARNING: at {_percent(kl['folded_actions'])} of actions ({_percent(kl['folded_states'])} of states have "
+            "one) the residual map folds, det(I + grad delta) <= 0: several base actions may move to one point, and "
+            "the KL above is only a lower bound."
+        )
+    if kl["not_finite_states"]:
+        text.append(
+            f"WARNING: at {kl['not_finite_states']} of {states} states the KL is not finite; they are left out. The "
+            "flow's density at the refined actions is too small for float32."
+        )
+    return [*text, *_solver(result), *_displacement(result), _outside(result["outside"]), _distances(result)]
+
+
+def _spent(result: dict[str, Any]) -> str:
+    kl, penalty = result["kl"], result["penalty"]
+    if kl["mean"] is None:
+        return "The KL could not be measured: it is not finite at any state."
+    *others, last = (f"{number(row['nats'])} at {_percent(row['share'])}" for row in kl["above"])
+    spent = f"{_interval(kl)} nats on average, more than {', '.join(others)} and {last} of states"
+    if penalty["unit"] == "nats":
+        return (
+            f"The budget was {number(penalty['budget'])} nats; the policy spends {spent}. "
+            f"Training's own estimate at the same actions is {_interval(penalty)}."
+        )
+    return (
+        f"Training kept the penalty at {number(penalty['mean'])} (budget {number(penalty['budget'])}); "
+        f"measured as KL the policy spends {spent}."
+    )
+
+
+def _solver(result: dict[str, Any]) -> list[str]:
+    solver = result["solver"]
+    text = f"Solver: RK4, up to {solver['most_steps']} steps."
+    if solver["change_of_mean"] is not None:
+        text += f" The last doubling of the steps changed the mean KL by {number(abs(solver['change_of_mean']))} nats."
+    tolerance = f"{solver['tolerance_share']:.0%}"
+    if solver["unsettled_states"]:
+        return [
+            text,
+            f"WARNING: at {solver['unsettled_states']} of {result['states']} states it changed the KL by more than "
+            f"{tolerance}: the KL has not settled there, do not rely on it.",
+        ]
+    distance = number(solver["distance_to_drawn_actions"])
+    return [
+        f"{text} No state changed by more than {tolerance} (or {solver['tolerance_nats']} nats).",
+        f"The policy's own sampler ends {distance} away from the accurate solution (root mean square).",
+    ]
+
+
+def _displacement(result: dict[str, Any]) -> list[str]:
+    moved, direction = result["displacement"], result["direction"]
+    text = [
+        f"Actions move by {number(moved['rms'])} (root mean square; median {number(moved['quantiles']['50'])}); "
+        "the action bounds are 2 apart."
+    ]
+    if direction["share_along_score"] is not None:
+        text.append(
+            f"{_percent(direction['share_along_score'])} of the squared displacement is along the score "
+            f"({_percent(direction['share_if_isotropic'])} without a preferred direction), mean cosine "
+            f"{direction['mean_cosine']:+.2f}."
+        )
+    return text
+
+
+def _outside(outside: dict[str, Any]) -> str:
+    base, refined = outside["base"], outside["refined"]
+    return (
+        f"Outside the action bounds, so clipped: {_percent(base['components'])} of components before refinement and "
+        f"{_percent(refined['components'])} after it ({_percent(refined['actions'])} of actions). Clipping both "
+        "policies can only lower the KL."
+    )
+
+
+def _distances(result: dict[str, Any]) -> str:
+    near = result["neighbours"]
+    if "skipped" in near:
+        return f"Distance to data actions: skipped, {near['skipped']}."
+    rows = [f"{number(row['median'])} ({number(row['quantile_90'])}) for {name}" for name, row in near.items()]
+    return f"Distance to the closest data action of similar states, median (90 %): {', '.join(rows)} actions."
+
+
+def _interval(row: dict[str, Any]) -> str:
+    known = row["low"] is not None and np.isfinite(row["low"])
+    return number(row["mean"]) + (f" [{number(row['low'])}, {number(row['high'])}]" if known else "")
+
+
+def number(value: float | None) -> str:
+    """Two significant digits, three from 10 on."""
+    if value is None:
+        return "not finite"
+    return f"{value:.3g}" if abs(value) >= 10 else f"{value:.2g}"
+
+
+def _percent(share: float) -> str:
+    return "<0.1 %" if 0 < share < 0.001 else f"{100 * share:.2g} %" if share < 0.995 else f"{100 * share:.3g} %"
