@@ -73,7 +73,7 @@ def _solver(result: dict[str, Any]) -> list[str]:
 def _displacement(result: dict[str, Any]) -> list[str]:
     moved, direction = result["displacement"], result["direction"]
     text = [
-        f"Actions move by {number(moved['rms'])} (root mean square; median {number(moved['quantiles']['50'])}); "
+        f"Actions move by {number(moved['rms'])} (root mean square; median {number(moved['quantiles'].get('50'))}); "
         "the action bounds are 2 apart."
     ]
     if direction["share_along_score"] is not None:
