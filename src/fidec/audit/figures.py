@@ -31,7 +31,8 @@ def _draw_kl(panel: Axes, result: dict[str, Any]) -> None:
     kl = kl[np.isfinite(kl)]
     panel.set(title="True KL from the behaviour flow", xlabel="KL of a state (nats)", ylabel="states")
     if not len(kl):
-        return _write(panel, "not finite at any state")
+        _write(panel, "not finite at any state")
+        return
     top = _top(kl, result["penalty"])
     beyond = int((kl > top).sum())
     edges = np.linspace(min(0.0, float(kl.min())), top, 33)
@@ -60,7 +61,8 @@ def _draw_penalty(panel: Axes, result: dict[str, Any]) -> None:
     panel.set(title="Penalty of the training", xlabel=f"penalty of a state ({unit})", ylabel="KL of a state (nats)")
     used = np.isfinite(kl) & np.isfinite(penalty)
     if not used.any():
-        return _write(panel, "not finite at any state")
+        _write(panel, "not finite at any state")
+        return
     top = _top(kl[used], result["penalty"])
     for chosen, marker in ((used & (kl <= top), "o"), (used & (kl > top), "^")):
         panel.scatter(penalty[chosen], np.minimum(kl[chosen], top), s=14, color=BLUE, marker=marker, alpha=0.6)
@@ -76,7 +78,8 @@ def _draw_direction(panel: Axes, result: dict[str, Any]) -> None:
     counts, d = np.asarray(result["direction"]["cosine_histogram"]), result["action_dim"]
     panel.set(title="Direction of the displacement", xlabel="cosine with the score of the flow", ylabel="density")
     if not counts.sum():
-        return _write(panel, "no action is moved")
+        _write(panel, "no action is moved")
+        return
     edges = np.linspace(-1, 1, len(counts) + 1)
     heights = counts / counts.sum() / np.diff(edges)
     panel.stairs(heights, edges, fill=True, color=BLUE, alpha=0.85, label="this policy")
@@ -92,7 +95,8 @@ def _draw_direction(panel: Axes, result: dict[str, Any]) -> None:
 def _draw_distances(panel: Axes, near: dict[str, Any]) -> None:
     panel.set(title="Closest data action of similar states", xlabel="distance (bounds 2 apart)", ylabel="share below")
     if "skipped" in near:
-        return _write(panel, "no distances: " + near["skipped"])
+        _write(panel, "no distances: " + near["skipped"])
+        return
     # The dashed line is drawn last, so that it stays visible where two curves agree.
     styles = {
         "data": (GREY, "-", "logged actions"),

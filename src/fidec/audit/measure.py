@@ -9,8 +9,8 @@ with log beta from the change of variables along the flow's ODE:
 
     log beta(x_1) = log N(x_0; 0, I) - int_0^1 div v(x_t, t) dt.
 
-Base actions come from an accurate solution of the same ODE, so their density is the one that is evaluated. The number
-of solver steps is doubled at each state until the KL no longer changes. Where the map folds, several base actions move
+Base actions come from an accurate solution of the same ODE, so their density is the one that is evaluated. The
+solver steps of each state are doubled until its KL no longer changes. Where the map folds, several base actions move
 to one point, and the formula is a lower bound. Clipping both policies to the action bounds can only lower the KL.
 """
 

@@ -22,9 +22,9 @@ def sentences(result: dict[str, Any]) -> list[str]:
             text.append(f"Without that error the standard deviation over states is {spread}.")
     if kl["folded_actions"] > 0:
         text.append(
-            f"WARNING: at {_percent(kl['folded_actions'])} of actions ({_percent(kl['folded_states'])} of states have "
-            "one) the residual map folds, det(I + grad delta) <= 0: several base actions may move to one point, and "
-            "the KL above is only a lower bound."
+            f"WARNING: at {_percent(kl['folded_actions'])} of actions ({_percent(kl['folded_states'])} of states "
+            "have one) the residual map folds, det(I + grad delta) <= 0: several base actions may move to one "
+            "point, and the KL above is only a lower bound."
         )
     if kl["not_finite_states"]:
         text.append(
@@ -55,7 +55,8 @@ def _solver(result: dict[str, Any]) -> list[str]:
     solver = result["solver"]
     text = f"Solver: RK4, up to {solver['most_steps']} steps."
     if solver["change_of_mean"] is not None:
-        text += f" The last doubling of the steps changed the mean KL by {number(abs(solver['change_of_mean']))} nats."
+        change = number(abs(solver["change_of_mean"]))
+        text += f" The last doubling of the steps changed the mean KL by {change} nats."
     tolerance = f"{solver['tolerance_share']:.0%}"
     if solver["unsettled_states"]:
         return [
