@@ -213,15 +213,15 @@ def test_an_interrupted_transfer_goes_on_where_it_stopped(tmp_path, serve, word)
 
 def test_ctrl_c_leaves_a_part_that_the_next_call_goes_on_with(tmp_path, serve, monkeypatch, capsys):
     server = serve()
-    advance = get.Meter.advance
+    advance = get.Progress.advance
 
     def stop_in_the_middle(meter, count):
         advance(meter, count)
-        if meter._done > len(DATA) // 2:
+        if meter.step > len(DATA) // 2:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(get.Meter, "advance", stop_in_the_middle)
+        patch.setattr(get.Progress, "advance", stop_in_the_middle)
         with pytest.raises(KeyboardInterrupt):
             fetch(server, tmp_path)
     (part,) = tmp_path.glob("*.part")

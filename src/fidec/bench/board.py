@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from fidec.bench.cost import duration
 from fidec.bench.jobs import Job, Standing
 from fidec.bench.schedule import Outcome
+from fidec.console.progress import Output
 
 LINES_EVERY = 60.0  # seconds between the lines of a job that runs, where there is no terminal
 LOOKS_EVERY = 1.0  # seconds between two looks into the logs of the jobs that run
@@ -25,16 +24,14 @@ class Board:
     def __init__(
         self, jobs: Sequence[Job], stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ):
-        self._stream = stream or sys.stderr
+        self._output = Output(stream)
         self._clock, self._begin = clock, clock()
         self._names = {job: f"{number}/{len(jobs)} {job.name}" for number, job in enumerate(jobs, 1)}
         self._counts = {"done": 0, "failed": 0, "no data": 0}
         self._printed, self._looked = self._begin, float("-inf")
-        self._live = (
-            Live(console=Console(file=self._stream), auto_refresh=False, transient=True)
-            if self._stream.isatty()
-            else None
-        )
+        self._live: Live | None = None
+        if self._output.console is not None:
+            self._live = Live(console=self._output.console, auto_refresh=False, transient=True)
 
     def __enter__(self) -> Board:
         if self._live is not None:
@@ -49,11 +46,7 @@ class Board:
         return self._names[job]
 
     def say(self, text: str) -> None:
-        text = f"[{self._clock() - self._begin:5.0f} s] {text}"
-        if self._live is not None:
-            self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
-        else:
-            print(text, file=self._stream, flush=True)
+        self._output.print(f"[{self._clock() - self._begin:5.0f} s] {text}")
 
     def begins(self, job: Job, how: str) -> None:
         self.say(f"{self.name(job)}: {how}; its output is in {job.log}")

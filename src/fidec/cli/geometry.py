@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from fidec.cli import choose
 from fidec.cli.output import parse, print_json, print_table
+from fidec.console.progress import Progress
 from fidec.errors import ConfigError
 
 COMMANDS = {
@@ -109,16 +109,14 @@ def _sizes(steps: int, seeds: int):
     return Sizes(map_steps=steps, flow_steps=flow_steps, chunk=min(usual.chunk, steps))
 
 
-class _Lines:
-    """One line on stderr for each thing that is done, with the time it took so far."""
+def _reporter(progress: Progress) -> Callable[[str], None]:
+    """Show what was done, and count it."""
 
-    def __init__(self, total: int):
-        self.total, self.count, self.start = total, 0, time.monotonic()
+    def report(text: str) -> None:
+        progress.message(text)
+        progress.advance()
 
-    def __call__(self, text: str) -> None:
-        self.count += 1
-        seconds = time.monotonic() - self.start
-        print(f"[{self.count}/{self.total}] {text} ({seconds:.0f} s)", file=sys.stderr, flush=True)
+    return report
 
 
 def _run(argv: list[str]) -> int:
@@ -129,10 +127,9 @@ def _run(argv: list[str]) -> int:
     if args.workers < 0:
         raise ConfigError("--workers must not be negative")
     sizes = _sizes(args.steps, args.seeds)
-    report = _Lines(experiment.pending(names, methods, args.out))
-    summary = experiment.run(
-        names, args.out, seeds=args.seeds, sizes=sizes, methods=methods, workers=args.workers, report=report
-    )
+    options = {"seeds": args.seeds, "sizes": sizes, "methods": methods, "workers": args.workers}
+    with Progress(experiment.pending(names, methods, args.out), unit="job") as progress:
+        summary = experiment.run(names, args.out, report=_reporter(progress), **options)
     if args.json:
         print_json(summary)
     else:
@@ -167,14 +164,10 @@ def _calibration(argv: list[str]) -> int:
 
     args = parse(CalibrationArgs, argv, "fidec geometry calibration")
     names, sizes = _names(args.landscape), _sizes(args.steps, args.seeds)
-    report = _Lines(len(names) * len(calibration.METRICS))
-    rows = calibration.run(
-        names,
-        seeds=args.seeds,
-        sizes=sizes,
-        flows_of=experiment.kept_flows(args.out, args.seeds, sizes),
-        report=report,
-    )
+    flows_of = experiment.kept_flows(args.out, args.seeds, sizes)
+    with Progress(len(names) * len(calibration.METRICS), unit="job") as progress:
+        report = _reporter(progress)
+        rows = calibration.run(names, seeds=args.seeds, sizes=sizes, flows_of=flows_of, report=report)
     picture = calibration.draw(rows, args.out / "calibration.png")
     files.write_json(args.out / "calibration.json", rows)
     if args.json:

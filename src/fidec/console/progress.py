@@ -1,4 +1,4 @@
-"""How far a run is: a bar on a terminal, an occasional line elsewhere. Always on stderr, never on stdout."""
+"""Progress on stderr: a bar on a terminal, an occasional line elsewhere."""
 
 from __future__ import annotations
 
@@ -7,102 +7,137 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TextIO
+from typing import Any, TextIO
 
-WINDOW = 60.0  # seconds over which the speed is measured, so that compilation is soon forgotten
+WINDOW = 60.0  # seconds over which the speed is measured
+
+
+class Output:
+    """Lines on stderr. `console` is rich's, for live displays, or None if stderr is not a terminal."""
+
+    def __init__(self, stream: TextIO | None = None):
+        self._stream = stream or sys.stderr
+        self.console: Any = None
+        if self._stream.isatty():
+            from rich.console import Console
+
+            self.console = Console(file=self._stream)
+
+    def print(self, text: str) -> None:
+        """Print a line, above a live display if there is one."""
+        with contextlib.suppress(OSError):  # a closed pipe (`| head`) must not end a training run
+            if self.console is not None:
+                self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            else:
+                print(text, file=self._stream, flush=True)
 
 
 class Progress:
-    """Shows step, speed, loss, last score and time left of a run that starts at step `start` of `total`.
+    """Count, speed, time left and named values of work that begins at `start` and ends at `total`.
 
     with Progress(total, start) as progress:
         progress.update(step, loss=0.12)
-        progress.update(step, score=0.4)   # fields stay until they are given again
+        progress.update(step, score=0.4)   # values stay until they are given again
         progress.message("saved")          # a line above the bar
+
+    `total` is None if it is not known. `unit` is the name of one thing that is counted; "MB" counts bytes. Unless
+    `enabled`, only messages are shown.
     """
 
     def __init__(
         self,
-        total: int,
+        total: int | None,
         start: int = 0,
+        *,
+        name: str = "",
+        unit: str = "step",
+        enabled: bool = True,
         stream: TextIO | None = None,
         every: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self.total = total
-        self.step = start
-        self.fields: dict[str, float | str] = {}
-        self._stream = stream or sys.stderr
-        self._every = every
-        self._clock = clock
+        self.total, self.step = total, start
+        self.values: dict[str, float | str] = {}
+        self._name, self._unit, self._enabled = name, unit, enabled
+        self._output, self._every, self._clock = Output(stream), every, clock
         self._marks = deque([(clock(), start)])
-        self._printed: float | None = None
+        self._printed: float | None = None  # when the last line was printed
         self._last_line = ""
-        self._bar = None
+        self._bar: Any = None
 
     def __enter__(self) -> Progress:
-        if self._stream.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, TextColumn
-            from rich.progress import Progress as Bar
-
-            console = Console(file=self._stream)
-            self._bar = Bar(BarColumn(bar_width=24), TextColumn("{task.description}"), console=console)
-            self._task = self._bar.add_task(self.line(), total=self.total, completed=self.step)
-            self._bar.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
-        elif kind is None and self.line() != self._last_line:
-            self._print(self.line())
+        elif kind is None and self._printed is not None and self.line() != self._last_line:
+            self._output.print(self.line())
 
-    def restart(self) -> None:
-        """Measure the speed from now on: compiling does not count."""
+    def restart(self, step: int | None = None, total: int | None = None) -> None:
+        """Measure the speed from now on, at this step and up to this total if they are given."""
+        self.step = self.step if step is None else step
+        self.total = self.total if total is None else total
         self._marks = deque([(self._clock(), self.step)])
 
-    def update(self, step: int, **fields: float | str) -> None:
+    def advance(self, count: int = 1, **values: float | str) -> None:
+        self.update(self.step + count, **values)
+
+    def update(self, step: int, **values: float | str) -> None:
         self.step = step
-        self.fields.update(fields)
+        self.values.update(values)
         now = self._clock()
         self._marks.append((now, step))
         while len(self._marks) > 2 and now - self._marks[1][0] > WINDOW:
             self._marks.popleft()
-        if self._bar is not None:
-            self._bar.update(self._task, completed=step, description=self.line())
+        if not self._enabled:
+            return
+        if self._output.console is not None:
+            self._show_bar()
         elif self._printed is None or now - self._printed >= self._every:
             self._printed, self._last_line = now, self.line()
-            self._print(self._last_line)
+            self._output.print(self._last_line)
+
+    def _show_bar(self) -> None:
+        if self._bar is None:
+            from rich.progress import BarColumn, TextColumn
+            from rich.progress import Progress as Bar
+
+            columns = (BarColumn(bar_width=24), TextColumn("{task.description}", markup=False))
+            self._bar = Bar(*columns, console=self._output.console)
+            self._task = self._bar.add_task("")
+            self._bar.start()
+        self._bar.update(self._task, completed=self.step, total=self.total, description=self.line())
 
     def message(self, text: str) -> None:
-        if self._bar is not None:
-            self._bar.console.print(text, markup=False, highlight=False)
-        else:
-            self._print(text)
+        """Print a line above the bar."""
+        self._output.print(text)
 
     @property
     def rate(self) -> float:
-        """Steps per second of late; 0 while unknown."""
+        """Steps per second in the last minute; 0 while unknown."""
         (first_time, first_step), (last_time, last_step) = self._marks[0], self._marks[-1]
         return (last_step - first_step) / (last_time - first_time) if last_time > first_time else 0.0
 
     def line(self) -> str:
-        parts = [f"step {self.step}/{self.total}"]
-        if self.rate > 0:
-            parts.append(f"{self.rate:.3g} steps/s" if self.rate < 100 else f"{self.rate:.0f} steps/s")
+        parts, rate = [self._count()], self.rate
+        if rate > 0 and self._unit == "MB":
+            parts.append(f"{rate / 1e6:.2f} MB/s")
+        elif rate > 0:
+            parts.append(f"{rate:.3g} {self._unit}s/s" if rate < 100 else f"{rate:.0f} {self._unit}s/s")
         parts += [
             f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
-            for name, value in self.fields.items()
+            for name, value in self.values.items()
         ]
-        if self.rate > 0 and self.step < self.total:
-            parts.append(f"{_duration((self.total - self.step) / self.rate)} left")
-        return "  ".join(parts)
+        if rate > 0 and self.total is not None and self.step < self.total:
+            parts.append(f"{_duration((self.total - self.step) / rate)} left")
+        return (f"{self._name}: " if self._name else "") + "  ".join(parts)
 
-    def _print(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # a closed pipe (`| head`) must not end a training run
-            print(text, file=self._stream, flush=True)
+    def _count(self) -> str:
+        if self._unit == "MB":
+            return "/".join(f"{count / 1e6:.1f}" for count in (self.step, self.total) if count is not None) + " MB"
+        return f"{self._unit} {self.step}" + (f"/{self.total}" if self.total is not None else "")
 
 
 def _duration(seconds: float) -> str:

@@ -20,8 +20,8 @@ import numpy as np
 import platformdirs
 from numpy.lib import format as npy
 
+from fidec.console.progress import Progress
 from fidec.data.cache import read_sidecar, write_sidecar
-from fidec.data.progress import RowProgress
 from fidec.errors import DataError, RunError
 from fidec.store.files import sha256_file, write_whole
 
@@ -37,10 +37,10 @@ def map_member(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) ->
     if fortran:
         return None
     if member.compress_type == zipfile.ZIP_STORED:
-        _copy(archive, member, f"checking {file.name}", len_rows=shape[0])
+        _copy(archive, member, f"checking {file.name}")
         path, offset = file, _data_offset(file, member) + header
     else:
-        path, offset = _unpacked(file, archive, member, shape[0]), header
+        path, offset = _unpacked(file, archive, member), header
     return np.memmap(path, dtype, "r", offset, shape)
 
 
@@ -57,7 +57,7 @@ def _data_offset(file: Path, member: zipfile.ZipInfo) -> int:
     return member.header_offset + 30 + name + extra
 
 
-def _unpacked(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, rows: int) -> Path:
+def _unpacked(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Path:
     """The copy of a compressed member: the one that is there, else a new one in the first place that takes it."""
     name = f"{file.stem}.{member.filename}"
     origin = {"origin": "unpacked", "archive": file.name, "crc32": member.CRC, "unpacked_bytes": member.file_size}
@@ -69,7 +69,7 @@ def _unpacked(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, row
     for path in paths:
         try:
             _make_room(path, member.file_size)
-            write_whole(path, lambda out: _copy(archive, member, what, len_rows=rows, write=out.write))
+            write_whole(path, lambda out: _copy(archive, member, what, write=out.write))
             write_sidecar(path, **origin)
         except (OSError, RunError) as error:
             problems.append(f"{path.parent} ({getattr(error, 'strerror', None) or error})")
@@ -111,14 +111,12 @@ def _copy(
     member: zipfile.ZipInfo,
     what: str,
     *,
-    len_rows: int,
     write: Callable[[bytes], Any] | None = None,
 ) -> None:
     """Read a member to its end, where zipfile compares its CRC-32; `write` gets the bytes."""
-    done = 0
-    with archive.open(member) as stream, RowProgress(what, len_rows, 0, enabled=member.file_size > 2**30) as bar:
+    bar = Progress(member.file_size, name=what, unit="MB", enabled=member.file_size > 2**30)
+    with archive.open(member) as stream, bar:
         while block := stream.read(_BLOCK):
             if write is not None:
                 write(block)
-            before, done = done, done + len(block)
-            bar.advance(len_rows * done // member.file_size - len_rows * before // member.file_size)
+            bar.advance(len(block))

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from fidec.data.progress import RowProgress
+from fidec.console.progress import Progress
 from fidec.errors import ConfigError, DataError
 from fidec.make import shards
 from fidec.make.expert import obtain
@@ -182,23 +182,22 @@ def _make_episodes(
     jobs = [(split, index) for split in SPLITS for index in range(episodes[split])]
     todo = [job for job in jobs if shards.read_shard(shards.shard_path(partial, *job), recipe) is None]
     done = len(jobs) - len(todo)
-    with RowProgress(
-        recipe.name, len(jobs) * recipe.episode_rows, done * recipe.episode_rows, enabled=progress
-    ) as bar:
+    rows = recipe.episode_rows
+    with Progress(len(jobs) * rows, done * rows, name=recipe.name, unit="row", enabled=progress) as bar:
         if recipe.rendering == "exact" and todo and progress:
-            bar.say(
+            bar.message(
                 f"{recipe.name}: without a GPU a frame takes about 0.3 s, a million of them three days on one core; "
                 "--rendering fast takes a fifth of that, with pictures that differ in about 1 % of their pixels"
             )
         if done and progress:
-            bar.say(f"{recipe.name}: going on with {done} of {len(jobs)} episodes from {partial}")
+            bar.message(f"{recipe.name}: going on with {done} of {len(jobs)} episodes from {partial}")
         running = run_jobs(recipe, seed, todo, partial, workers, experts)
         try:
             for job in running:
-                bar.advance(0 if job is None else recipe.episode_rows)
+                bar.advance(0 if job is None else rows)
         except KeyboardInterrupt:
             stopped = f"Stopped. Finished episodes are kept in {partial}; run the same command again to go on."
-            bar.say(stopped)
+            bar.message(stopped)
             raise KeyboardInterrupt(stopped) from None
         finally:
             running.close()

@@ -6,6 +6,7 @@ import os
 import zipfile
 from pathlib import Path
 
+from fidec.console.progress import Progress
 from fidec.data.cache import (
     data_dir,
     make_command,
@@ -16,7 +17,6 @@ from fidec.data.cache import (
     write_sidecar,
 )
 from fidec.data.columns import require_keys
-from fidec.data.download.meter import Meter
 from fidec.data.download.mirrors import Wanted, wanted
 from fidec.data.download.part import Part
 from fidec.data.download.transfer import Patience, Refused, fetch
@@ -65,39 +65,43 @@ def _refuse_mixture(folder: Path, files: tuple[Wanted, ...], val: bool) -> None:
 
 
 def _get(file: Wanted, folder: Path, patience: Patience) -> Path:
-    target, meter = folder / file.name, Meter(file.name)
+    with Progress(None, name=file.name, unit="MB") as progress:
+        return _get_with(progress, file, folder, patience)
+
+
+def _get_with(progress: Progress, file: Wanted, folder: Path, patience: Patience) -> Path:
+    target = folder / file.name
     if target.is_file():  # files get their name only when they are whole: no lock needed
-        return _kept(target, file, meter)
+        return _kept(target, file, progress)
     waiting = f"another process is fetching {file.name}; waiting for it"
-    with lock.wait_for(folder / f".{file.name}.lock", lambda: meter.say(waiting)):
+    with lock.wait_for(folder / f".{file.name}.lock", lambda: progress.message(waiting)):
         if target.is_file():  # another process was quicker
-            return _kept(target, file, meter)
+            return _kept(target, file, progress)
         tried = []
         for url in file.urls:
             part = Part(folder, file.name, url)
-            meter.say(f"fetching {url}" + (f", from byte {part.size()} on" if part.size() else ""))
+            progress.message(f"fetching {url}" + (f", from byte {part.size()} on" if part.size() else ""))
             try:
-                sha256 = _fetch_checked(url, part, file, meter, patience)
+                sha256 = _fetch_checked(url, part, file, progress, patience)
             except Refused as error:
-                meter.say(f"{file.name}: {error}")
+                progress.message(f"{file.name}: {error}")
                 tried.append(f"  {url}\n    {error}")
                 if not part.size():
                     part.clear()
                 continue
             except KeyboardInterrupt:
-                meter.say(f"stopped; the {part.size()} bytes that came are kept: the same command goes on from there")
+                kept = f"the {part.size()} bytes that came are kept"
+                progress.message(f"stopped; {kept}: the same command goes on from there")
                 raise
-            finally:
-                meter.close()
             _put(part, target, url, sha256)
             return target
     raise DataError(_failure(file, target, tried))
 
 
-def _fetch_checked(url: str, part: Part, file: Wanted, meter: Meter, patience: Patience) -> str | None:
+def _fetch_checked(url: str, part: Part, file: Wanted, progress: Progress, patience: Patience) -> str | None:
     """Fetch and check; a resumed part that fails the check may be to blame itself, so it gets one fresh start."""
     for last in (False, True):
-        fetched = fetch(url, part, meter, patience)
+        fetched = fetch(url, part, progress, patience)
         expected = file.sha256 or fetched.sha256
         try:
             _check(part.path, file.name, expected)
@@ -106,7 +110,7 @@ def _fetch_checked(url: str, part: Part, file: Wanted, meter: Meter, patience: P
             part.clear()
             if last or not fetched.resumed:
                 raise Refused(str(error).replace(str(part.path), "what came")) from error
-            meter.say(f"{file.name}: the resumed file is not sound; starting anew")
+            progress.message(f"{file.name}: the resumed file is not sound; starting anew")
     raise AssertionError  # the second round returns or raises
 
 
@@ -141,7 +145,7 @@ def _put(part: Part, target: Path, url: str, sha256: str | None) -> None:
         leftover.unlink(missing_ok=True)
 
 
-def _kept(target: Path, file: Wanted, meter: Meter) -> Path:
+def _kept(target: Path, file: Wanted, progress: Progress) -> Path:
     """A file that is there already: record it if nobody did, then hold it to its record."""
     record = read_sidecar(target)
     if not record:
@@ -149,7 +153,7 @@ def _kept(target: Path, file: Wanted, meter: Meter) -> Path:
         official = file.sha256 is not None and sha256_file(target) == file.sha256
         record = write_sidecar(target, origin="downloaded" if official else "unknown")
     verify(target)
-    meter.say(f"{target} is there already (origin: {record.get('origin', 'unknown')}); not fetched again")
+    progress.message(f"{target} is there already (origin: {record.get('origin', 'unknown')}); not fetched again")
     return target
 
 

@@ -13,7 +13,7 @@ from importlib import metadata
 
 import requests
 
-from fidec.data.download.meter import Meter
+from fidec.console.progress import Progress
 from fidec.data.download.part import Facts, Part
 from fidec.errors import DataError
 
@@ -58,12 +58,12 @@ class Fetched:
     resumed: bool
 
 
-def fetch(url: str, part: Part, meter: Meter, patience: Patience) -> Fetched:
+def fetch(url: str, part: Part, progress: Progress, patience: Patience) -> Fetched:
     """Get the bytes of `url` into `part`, going on where it ends. Raises Refused."""
     failures, best, resumed = 0, part.size(), part.size() > 0
     while True:
         try:
-            return Fetched(_attempt(url, part, meter, patience), resumed)
+            return Fetched(_attempt(url, part, progress, patience), resumed)
         except Passing as error:
             moved = part.size() >= best + patience.progress
             failures = 1 if moved else failures + 1
@@ -72,11 +72,11 @@ def fetch(url: str, part: Part, meter: Meter, patience: Patience) -> Fetched:
             if failures >= (patience.unreachable if never else patience.attempts):
                 raise Refused(f"{error} ({failures} attempts)") from error
             pause = min(max(patience.backoff * 2 ** (failures - 1), error.wait), patience.longest)
-            meter.say(f"{part.name}: {error}; trying again in {pause:g} s")
+            progress.message(f"{part.name}: {error}; trying again in {pause:g} s")
             time.sleep(pause)
 
 
-def _attempt(url: str, part: Part, meter: Meter, patience: Patience) -> str | None:
+def _attempt(url: str, part: Part, progress: Progress, patience: Patience) -> str | None:
     """One request. Returns the announced SHA-256 once the part is whole."""
     known = part.facts()
     offset = part.size() if known.validator else 0
@@ -92,9 +92,9 @@ def _attempt(url: str, part: Part, meter: Meter, patience: Patience) -> str | No
         if not offset:
             part.clear()  # before the note: old bytes must never stand under a new file's validator
         part.note(facts)
-        meter.restart(facts.total, offset)
+        progress.restart(offset, facts.total)
         try:
-            size = part.write(offset, response.iter_content(patience.chunk), meter.advance)
+            size = part.write(offset, response.iter_content(patience.chunk), progress.advance)
         except requests.RequestException as error:
             slow = "timed out" in str(error)
             text = f"no byte came for {patience.stall:g} s" if slow else "the connection was lost"

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fidec.data.progress import RowProgress
+from fidec.console.progress import Progress
 from fidec.errors import ConfigError
 from fidec.make.expert.recipes import ExpertRecipe, find_expert
 from fidec.make.expert.store import RECORD, Expert, load_expert, remove_checkpoint, save_expert
@@ -123,17 +123,17 @@ def train_expert(
             return done
         trainer = Trainer(recipe, directory, seed)
         name = f"expert {recipe.name}"
-        with RowProgress(name, recipe.steps, trainer.steps, enabled=progress, unit="steps") as bar:
+        with Progress(recipe.steps, trainer.steps, name=name, enabled=progress) as bar:
             try:
                 _train(trainer, bar)
             except KeyboardInterrupt:
                 # Not saved here: a block may be half done. At most the time between two checkpoints is lost.
                 stopped = f"Stopped. {directory} keeps the last checkpoint; run the same command again to go on."
-                bar.say(stopped)
+                bar.message(stopped)
                 raise KeyboardInterrupt(stopped) from None
             if keep_checkpoint:
                 trainer.save()
-            say = bar.say if progress else lambda text: None
+            say = bar.message if progress else lambda text: None
             record = {
                 "made_by": "fidec (OGBench's environment and reward, fidec's SAC; not one of OGBench's experts)",
                 "name": recipe.name,
@@ -162,11 +162,11 @@ def _finished(recipe: ExpertRecipe, directory: Path, seed: int) -> Expert | None
     return load_expert(directory, recipe.name) if same else None
 
 
-def _train(trainer: Trainer, bar: RowProgress) -> None:
+def _train(trainer: Trainer, bar: Progress) -> None:
     saved = time.monotonic()
     while trainer.steps < trainer.recipe.steps:
         trainer.advance()
-        bar.advance(trainer.recipe.block_steps, trainer.status())
+        bar.advance(trainer.recipe.block_steps, **trainer.status())
         if time.monotonic() - saved > CHECKPOINT_SECONDS:
             trainer.save()
             saved = time.monotonic()

@@ -63,11 +63,11 @@ class Trainer:
     def policy(self) -> Policy:
         return Policy(self.layers, self.recipe.features)
 
-    def status(self) -> str:
-        """How the walkers do, in words."""
+    def status(self) -> dict[str, float]:
+        """The mean return, and the share of steps upside down."""
         if not self.returns:
-            return ""
-        return f"return {np.mean(self.returns):.1f}, {100 * np.mean(self.flipped):.0f} % of steps upside down"
+            return {}
+        return {"return": float(np.mean(self.returns)), "flipped": float(np.mean(self.flipped))}
 
     def advance(self) -> dict[str, float]:
         """One block of steps and its updates; returns what the updates report."""
