@@ -15,7 +15,6 @@ from fidec.bench.jobs import jobs
 from fidec.bench.scale import SMALL, benchmark_plan, is_manipulation, last_evaluations
 from fidec.bench.suites import DEMO, SUITES, Variant
 from fidec.errors import BusyError, ConfigError, DataError
-from fidec.make.expert.store import RECORD
 from fidec.tasks.ablation import AVERAGES, REPORTED
 from fidec.train.config import RunConfig
 
@@ -280,25 +279,6 @@ def test_data_that_another_process_makes_is_waited_for(tmp_path, maker):
     assert [line for line in said if "waits for it" in line] == [
         f"data for {CUBE}: another process makes it: waits for it"
     ]
-
-
-def test_an_expert_in_the_cache_is_used_and_a_lacking_one_named_with_its_command(tmp_path, maker):
-    calls, errors = maker
-    errors.append(ConfigError("this data needs the expert 'ant'"))
-    (reason,) = provide(tmp_path, ANT, []).values()
-    command = f"fidec data make antmaze-large-navigate-v0 --rows 100000 --data-dir {tmp_path / 'data'} --train-expert"
-    assert f"`{command}`" in reason
-    assert list(calls[0][2]["experts"]) == []
-    own = tmp_path / "cache" / "experts" / "ant"
-    own.mkdir(parents=True)
-    (own / RECORD).touch()
-    assert provide(tmp_path, ANT, []) == {}
-    assert calls[1][2]["experts"] == [own]
-    here = tmp_path / "data" / "experts" / "ant"
-    here.mkdir(parents=True)
-    (here / RECORD).touch()
-    provide(tmp_path, ANT, [])
-    assert calls[2][2]["experts"] == []  # the directory's own goes before
 
 
 def test_the_ablation_is_the_papers():

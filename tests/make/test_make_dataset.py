@@ -1,4 +1,4 @@
-"""Making a data set: layout, workers, interruptions, refusals."""
+"""Making a data set: layout, workers, interruptions, and what is rejected."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fidec.data.cache import make_command
 from fidec.errors import BusyError, ConfigError, DataError, EnvError
 from fidec.make import RECIPES, dataset_name, find_recipe, make_dataset
 from fidec.make.pool import run_jobs
 from fidec.make.shards import locked, read_shard, write_arrays
+from fidec.make.worker import open_world
 
 MAZE = "pointmaze-medium-navigate-v0"
 SCRIPT = """
@@ -127,7 +129,7 @@ def test_bad_arguments(tmp_path):
     with pytest.raises(ConfigError, match="cube-single-play-v0"):
         make_dataset("antmaze-large-stitch-v0", 10, directory=tmp_path)
     for change in ({"rows": 0}, {"workers": 0}, {"seed": -1}, {"val_fraction": 2.0}, {"rows": 1.5}):
-        with pytest.raises(ConfigError, match="has to"):
+        with pytest.raises(ConfigError, match="must be"):
             make(tmp_path, **change)
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="cannot write"):
@@ -211,7 +213,7 @@ def test_dead_worker_is_reported(tmp_path):
     pids = [int(line.split()[0]) for line in children.splitlines() if "fidec.make.worker" in line]
     assert len(pids) == 2
     os.kill(pids[1], signal.SIGKILL)
-    with pytest.raises(EnvError, match=r"SIGKILL during train episode \d.*run the same command again.*fewer workers"):
+    with pytest.raises(EnvError, match=r"SIGKILL during train episode \d.*the same command continues.*fewer workers"):
         list(running)
     for pid in pids:
         with pytest.raises(ProcessLookupError):
@@ -244,10 +246,12 @@ def test_ctrl_c_and_orphans(tmp_path):
 
 def test_workers_never_import_jax():
     code = (
-        "import sys; from dataclasses import replace; from fidec.make.worker import open_world;"
-        "from fidec.make import RECIPES, make_dataset;"
-        "[open_world(replace(RECIPES[n], episode_rows=3)).episode(0, 'train', 0)"
-        " for n in ('pointmaze-medium-navigate-v0', 'cube-single-play-v0')];"
+        "import sys, numpy as np; from dataclasses import replace; from fidec.make.worker import open_world;"
+        "from fidec.make import RECIPES; from fidec.make.expert.policy import Policy;"
+        "import fidec.make.play, ogbench.manipspace.oracles.plan.cube_plan;"
+        "recipe = replace(RECIPES['antmaze-medium-navigate-v0'], episode_rows=3);"
+        "policy = Policy([(np.zeros((29, 16), np.float32), np.zeros(16, np.float32))]);"
+        "open_world(recipe, policy).episode(0, 'train', 0);"
         "print('jax' in sys.modules, 'torch' in sys.modules)"
     )
     environment = os.environ | {"MUJOCO_GL": "disable"}
@@ -255,37 +259,41 @@ def test_workers_never_import_jax():
     assert result.stdout.split() == ["False", "False"], result.stderr
 
 
-@pytest.mark.filterwarnings("ignore:.*Box ")
-@pytest.mark.parametrize("name", ["cube-single-play-v0", MAZE])
-def test_ogbench_reads_it(name, tmp_path):
+def check_with_ogbench(name: str, directory: Path, tasks: range) -> None:
+    """Workers write what one process makes, and OGBench's own loader reads it."""
     import ogbench
 
-    made = make(tmp_path, name=name, rows=60)
-    for task in range(1, 6) if name == MAZE else (2,):
+    made = make(directory, name=name, rows=120, workers=2)
+    alone = open_world(replace(RECIPES[name], episode_rows=60)).episode(7, "train", 1)
+    with np.load(made.paths["train"], allow_pickle=False) as file:
+        assert all(file[key][60:].tobytes() == alone[key].tobytes() for key in alone)
+    for task in tasks:
         task_id = name.replace("-v0", f"-singletask-task{task}-v0")
         env, train, val = ogbench.make_env_and_datasets(task_id, dataset_path=str(made.paths["train"]))
-        assert len(train["observations"]) == len(val["observations"]) == 59
-        assert train["observations"].shape == train["next_observations"].shape
-        assert train["observations"].shape[1:] == env.observation_space.shape
+        assert train["observations"].shape == train["next_observations"].shape == (118, *env.observation_space.shape)
+        assert len(val["rewards"]) == 59
         assert {"rewards", "masks", "terminals", "actions"} <= train.keys()
-        assert np.array_equal(train["observations"][1:], train["next_observations"][:-1])
-        assert train["terminals"].sum() == 1
+        assert np.flatnonzero(train["terminals"]).tolist() == [58, 117]
         env.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*Box ")
+@pytest.mark.parametrize(("name", "tasks"), [(MAZE, range(1, 6)), ("puzzle-3x3-play-v0", range(2, 3))])
+def test_ogbench_reads_it(name, tasks, tmp_path):
+    check_with_ogbench(name, tmp_path, tasks)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*Box ")
-@pytest.mark.parametrize("name", [name for name, r in RECIPES.items() if name != MAZE and not r.experts])
-def test_ogbench_reads_every_task_and_processes_agree(name, tmp_path):
-    import ogbench
+@pytest.mark.parametrize("name", [name for name, recipe in RECIPES.items() if name != MAZE and not recipe.expert])
+def test_ogbench_reads_every_task(name, tmp_path):
+    check_with_ogbench(name, tmp_path, range(1, 6))
 
-    from fidec.make.worker import open_world
 
-    made = make(tmp_path, name=name, rows=120, workers=2)
-    alone = open_world(replace(RECIPES[name], episode_rows=60)).episode(7, "train", 1)
-    with np.load(made.paths["train"], allow_pickle=False) as file:
-        assert all(file[key][60:].tobytes() == alone[key].tobytes() for key in alone)
-    for task in range(1, 6):
-        task_id = name.replace("-v0", f"-singletask-task{task}-v0")
-        _, train, _ = ogbench.make_env_and_datasets(task_id, dataset_path=str(made.paths["train"]))
-        assert len(train["rewards"]) == 118
+def test_the_hint_of_missing_data_names_what_can_be_made():
+    for family in ("cube-single", "cube-triple", "scene", "puzzle-3x3", "puzzle-4x6", "antmaze-large", "antmaze-giant"):
+        for kind in ("play", "noisy", "navigate", "stitch"):
+            for name in (f"{family}-{kind}-v0", f"visual-{family}-{kind}-v0"):
+                assert (make_command(name) is not None) == (name in RECIPES), name
+    assert all(make_command(name) == f"fidec data make {name} --rows 100000" for name in RECIPES)
+    assert make_command("humanoidmaze-large-navigate-v0") is None

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from fidec import tasks
 from fidec.bench.jobs import Job
@@ -76,20 +74,10 @@ def _make(job: Job, rows: int, reason: str | None, say: Callable[[str], None], s
         return reason
     rendering = "fast" if small and recipe.rendering else None  # exact pictures are for the published size
     directory, workers, waits = data_dir(job.data_dir), os.cpu_count() or 1, False
-    lacks, experts = _experts(recipe.experts, directory)
     say(f"data for {job.task}: {rows} rows of {recipe.name} are made")
     while True:
         try:
-            # Data that is there (no reason) was made with experts of its own, which need not be the cache's.
-            make_dataset(
-                name,
-                rows,
-                directory=directory,
-                seed=0,
-                workers=workers,
-                rendering=rendering,
-                experts=experts if reason else (),
-            )
+            make_dataset(name, rows, directory=directory, seed=0, workers=workers, rendering=rendering)
             return None
         except BusyError:
             if not waits:
@@ -97,22 +85,4 @@ def _make(job: Job, rows: int, reason: str | None, say: Callable[[str], None], s
             waits = True
             time.sleep(PAUSE)
         except FidecError as error:
-            advice = ""
-            if isinstance(error, ConfigError) and lacks:  # a training of days is refused
-                words = ["fidec", "data", "make", recipe.name, "--rows", str(rows), "--data-dir", str(directory)]
-                words += ["--rendering", rendering] if rendering else []
-                advice = f" The whole command: `{shlex.join([*words, '--train-expert'])}`"
-            return f"its data could not be made: {error}{advice}"
-
-
-def _experts(names: Sequence[str], directory: Path) -> tuple[bool, list[Path]]:
-    """Whether one is nowhere, and those that only the user's cache has, not the data directory."""
-    from fidec.make.expert import obtain
-    from fidec.make.expert.store import RECORD
-
-    def there(name: str, where: Path) -> bool:
-        return (obtain.cached(name, where) / RECORD).exists()
-
-    own, wanted = data_dir(), [name for name in names if not there(name, directory)]
-    found = [obtain.cached(name, own) for name in wanted if there(name, own)]
-    return len(found) < len(wanted), found
+            return f"its data could not be made: {error}"

@@ -26,12 +26,11 @@ COMMANDS = {
 class MakeArgs:
     """Make an OGBench data set with OGBench's scripted oracles, in OGBench's own layout.
 
-    The result depends on the seed alone, not on --workers. An interrupted run goes on where it stopped when the
-    same command is given again; what is there already is not made twice.
+    The result depends on the seed alone, not on --workers. After an interruption the same command continues; data
+    that exists already is not made twice.
 
-    Ants and humanoids are led through their mazes by experts. An expert is trained first and kept for later data;
-    what that costs on this machine is measured and said before it starts (an ant: less than an hour on one core;
-    antball and humanoid: days, so they want --train-expert).
+    Ants need an expert that leads them through the maze. If there is none, it is trained first (17 minutes on one
+    core) and kept for later data.
     """
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
@@ -44,12 +43,10 @@ class MakeArgs:
     """Seed of the data."""
     data_dir: Path | None = None
     """Where to write; by default the cache directory."""
-    expert: Annotated[tuple[Path, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="PATH")] = ()
-    """Directory of a trained expert, instead of the one in the cache; give it twice for two experts."""
-    train_expert: bool = False
-    """Train a missing expert even if it takes days."""
+    expert: Path | None = None
+    """Directory of a trained expert for ants; by default the one in the cache, or a new one."""
     rendering: Literal["exact", "fast"] | None = None
-    """Visual data only: exact (the default) draws as OGBench does; fast takes a fifth of the time on a CPU."""
+    """Visual data only: exact (the default) renders as OGBench does; fast takes a fifth of the time on a CPU."""
     overwrite: bool = False
     """Replace a file made with other settings."""
     json: bool = False
@@ -129,8 +126,7 @@ def _make(argv: list[str]) -> int:
         seed=args.seed,
         workers=args.workers or os.cpu_count() or 1,
         overwrite=args.overwrite,
-        experts=args.expert,
-        train_expert=args.train_expert,
+        expert=args.expert,
         rendering=args.rendering,
     )
     if args.json:

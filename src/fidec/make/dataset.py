@@ -1,8 +1,7 @@
-"""Make a data set of OGBench's own kind on this machine: same environments, scripted oracles and settings.
+"""Make a data set like OGBench's on this machine: with its environments, scripted oracles and settings.
 
-Episode `i` of a split is a function of (seed, split, i) alone, and of the experts where bodies need them. So the
-rows do not depend on the number of workers or on interruptions, and a smaller data set is the beginning of a larger
-one with the same seed.
+Episode `i` of a split is a function of (seed, split, i), and of the expert for ants. So the rows do not depend on the
+number of workers or on interruptions, and a smaller data set is the beginning of a larger one with the same seed.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +18,8 @@ import numpy as np
 from fidec.console.progress import Progress
 from fidec.errors import ConfigError, DataError
 from fidec.make import shards
-from fidec.make.expert import obtain
-from fidec.make.expert.features import flipped
-from fidec.make.expert.store import Expert
+from fidec.make.expert.policy import flipped
+from fidec.make.expert.store import Expert, expert_directory, find_expert
 from fidec.make.pool import run_jobs
 from fidec.make.recipes import Recipe, find_recipe, settings, versions
 from fidec.store.files import find_json, sha256_file, write_json
@@ -40,7 +37,7 @@ class MadeDataset:
     episodes: dict[str, int]
     sha256: dict[str, str]
     seconds: float
-    reused: bool  # True if it was there already
+    reused: bool  # whether it existed already
 
 
 def make_dataset(
@@ -53,21 +50,20 @@ def make_dataset(
     val_fraction: float = 0.1,
     overwrite: bool = False,
     progress: bool = True,
-    experts: Sequence[Path | str] = (),
-    train_expert: bool = False,
+    expert: Path | str | None = None,
     rendering: str | None = None,
     episode_rows: int | None = None,
 ) -> MadeDataset:
     """Make `<name>.npz` and `<name>-val.npz` with at least `rows` training rows, in whole episodes.
 
-    `name` is a data set name or a single-task id. A data set that is there already with the same seed and
-    settings and enough rows is returned at once; any other file of that name is refused unless `overwrite`.
-    An interrupted run goes on where it stopped when it is called again. `<name>.json` records how the files
-    were made and their SHA-256. `episode_rows` shortens the episodes for tests. `rendering`, of visual data, is
-    "exact" (as OGBench draws; the default) or "fast" (a fifth of the time on a CPU; evaluate with the same).
+    `name` is a data set name or a single-task id. A data set that exists already with the same seed and settings and
+    enough rows is returned at once; any other file of that name is an error unless `overwrite`. An interrupted call
+    is continued by the same call. `<name>.json` records how the files were made and their SHA-256. `episode_rows`
+    shortens the episodes for tests. `rendering`, of visual data, is "exact" (as OGBench renders; the default) or
+    "fast" (a fifth of the time on a CPU; evaluate with the same).
 
-    Ants and humanoids need experts: directories in `experts`, else those under `directory`/experts, else new ones
-    are trained there first. Training that takes days only starts with `train_expert`.
+    Ants need an expert: the one in the directory `expert`, else the one in `directory`, else the one in the default
+    data directory, else a new one, which is trained into `directory` first.
     """
     start = time.monotonic()
     recipe = find_recipe(name)
@@ -75,27 +71,32 @@ def make_dataset(
         recipe = replace(recipe, episode_rows=episode_rows)
     if rendering is not None:
         if recipe.rendering is None or rendering not in ("exact", "fast"):
-            raise ConfigError(f"rendering is exact or fast, and for visual data: not {rendering!r} for {recipe.name}")
+            raise ConfigError(
+                f"rendering is exact or fast, for visual data only: not {rendering!r} for {recipe.name}"
+            )
         recipe = replace(recipe, rendering=rendering)
     _check_arguments(rows, seed, workers, val_fraction, recipe.episode_rows)
     episodes = {"train": math.ceil(rows / recipe.episode_rows)}
     episodes["val"] = max(1, math.floor(episodes["train"] * val_fraction + 1e-9))
     directory = Path(directory).expanduser()
     partial = directory / f"{recipe.name}.partial"
-    found = obtain.find(recipe.experts, directory, experts)
-    # Without all experts there is nothing to compare: data that is there is not made anew because one was deleted.
-    wanted = settings(recipe, seed, _hashes(found) if len(found) == len(recipe.experts) else None)
+    if expert is not None and not recipe.expert:
+        raise ConfigError(f"{recipe.name} needs no expert: leave it out.")
+    walker = find_expert(directory, expert) if recipe.expert else None
 
     if not overwrite:
-        existing = _existing(directory, recipe, wanted, episodes)
+        # Existing data may have been made with any expert, unless the caller names one.
+        same = settings(recipe, seed, walker.sha256 if walker and expert is not None else None)
+        existing = _existing(directory, recipe, same, episodes)
         if existing is not None:
             return existing
     try:
-        found = obtain.train_missing(recipe.experts, found, directory, allow_days=train_expert, progress=progress)
-        wanted = settings(recipe, seed, _hashes(found))
+        if recipe.expert and walker is None:
+            walker = _train_expert(directory, progress)
+        wanted = settings(recipe, seed, walker.sha256 if walker else None)
         with shards.locked(partial):
             shards.open_partial(partial, wanted | {"versions": versions()}, overwrite=overwrite)
-            _make_episodes(recipe, seed, episodes, partial, workers, progress, found)
+            _make_episodes(recipe, seed, episodes, partial, workers, progress, walker)
             record = _finish(directory, recipe, wanted, episodes, partial)
             shards.remove_partial(partial)
     except OSError as error:
@@ -106,8 +107,13 @@ def make_dataset(
     return _made(directory, record, time.monotonic() - start, reused=False)
 
 
-def _hashes(experts: Mapping[str, Expert]) -> dict[str, str]:
-    return {name: expert.sha256 for name, expert in experts.items()}
+def _train_expert(directory: Path, progress: bool) -> Expert:
+    from fidec.make.expert.train import train_expert  # imports JAX
+
+    path = expert_directory(directory)
+    if progress:
+        print(f"training the ant's expert in {path}; if stopped, the same command continues it", file=sys.stderr)
+    return train_expert(path, progress=progress)
 
 
 def _check_arguments(rows: int, seed: int, workers: int, val_fraction: float, episode_rows: int) -> None:
@@ -118,9 +124,9 @@ def _check_arguments(rows: int, seed: int, workers: int, val_fraction: float, ep
         ("episode_rows", episode_rows, 2),
     ):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ConfigError(f"{what} has to be a whole number of at least {least}, not {value!r}")
+            raise ConfigError(f"{what} must be a whole number of at least {least}, not {value!r}")
     if not 0 <= val_fraction <= 1:
-        raise ConfigError(f"val_fraction has to lie between 0 and 1, not {val_fraction!r}")
+        raise ConfigError(f"val_fraction must be between 0 and 1, not {val_fraction!r}")
 
 
 def _paths(directory: Path, name: str) -> dict[str, Path]:
@@ -136,7 +142,7 @@ def _made(directory: Path, record: dict[str, Any], seconds: float, *, reused: bo
 def _existing(
     directory: Path, recipe: Recipe, wanted: dict[str, Any], episodes: dict[str, int]
 ) -> MadeDataset | None:
-    """The data set that is there already if it will do, None if there is none, an error if it is another."""
+    """The existing data set if it is the wanted one, None if there is none; another one is an error."""
     start = time.monotonic()
     paths = _paths(directory, recipe.name)
     if not any(path.exists() for path in paths.values()):
@@ -144,20 +150,20 @@ def _existing(
     sidecar = directory / f"{recipe.name}.json"
     record = find_json(sidecar)
     if record is None and (directory / f"{recipe.name}.partial" / "settings.json").exists():
-        return None  # We were stopped between moving the files into place and recording them.
+        return None  # an earlier call was stopped after it moved the files into place and before it recorded them
     advice = "Choose another directory, or ask to overwrite."
     if record is None:
         raise DataError(f"{paths['train']} exists, but no {sidecar.name} says how it was made. {advice}")
     try:
-        found = record["settings"]
-        differing = [key for key in wanted if found.get(key) != wanted[key]]
+        recorded = record["settings"]
+        differing = [key for key in wanted if recorded.get(key) != wanted[key]]
         changed = [split for split in SPLITS if sha256_file(paths[split]) != record["sha256"][split]]
         enough = all(record["episodes"][split] >= episodes[split] for split in SPLITS)
         made = _made(directory, record, time.monotonic() - start, reused=True)
     except (OSError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{sidecar} does not describe the files next to it ({error!r}). {advice}") from error
     if differing:
-        what = "; ".join(f"{key} is {found.get(key)!r}, asked for {wanted[key]!r}" for key in differing)
+        what = "; ".join(f"{key} is {recorded.get(key)!r}, asked for {wanted[key]!r}" for key in differing)
         raise DataError(f"{paths['train']} exists with other settings ({what}). {advice}")
     if changed:
         raise DataError(f"{paths[changed[0]]} is not the file that {sidecar.name} describes (SHA-256). {advice}")
@@ -177,7 +183,7 @@ def _make_episodes(
     partial: Path,
     workers: int,
     progress: bool,
-    experts: Mapping[str, Expert],
+    expert: Expert | None,
 ) -> None:
     jobs = [(split, index) for split in SPLITS for index in range(episodes[split])]
     todo = [job for job in jobs if shards.read_shard(shards.shard_path(partial, *job), recipe) is None]
@@ -186,17 +192,17 @@ def _make_episodes(
     with Progress(len(jobs) * rows, done * rows, name=recipe.name, unit="row", enabled=progress) as bar:
         if recipe.rendering == "exact" and todo and progress:
             bar.message(
-                f"{recipe.name}: without a GPU a frame takes about 0.3 s, a million of them three days on one core; "
-                "--rendering fast takes a fifth of that, with pictures that differ in about 1 % of their pixels"
+                f"{recipe.name}: without a GPU an image takes about 0.3 s, a million images three days on one core; "
+                "--rendering fast takes a fifth of that, with images that differ in about 1 % of their pixels"
             )
         if done and progress:
-            bar.message(f"{recipe.name}: going on with {done} of {len(jobs)} episodes from {partial}")
-        running = run_jobs(recipe, seed, todo, partial, workers, experts)
+            bar.message(f"{recipe.name}: {done} of {len(jobs)} episodes are in {partial} already")
+        running = run_jobs(recipe, seed, todo, partial, workers, expert)
         try:
             for job in running:
                 bar.advance(0 if job is None else rows)
         except KeyboardInterrupt:
-            stopped = f"Stopped. Finished episodes are kept in {partial}; run the same command again to go on."
+            stopped = f"Stopped. Finished episodes are kept in {partial}; the same command continues."
             bar.message(stopped)
             raise KeyboardInterrupt(stopped) from None
         finally:
@@ -206,7 +212,7 @@ def _make_episodes(
 def _finish(
     directory: Path, recipe: Recipe, wanted: dict[str, Any], episodes: dict[str, int], partial: Path
 ) -> dict[str, Any]:
-    """Join the shards and record how they were made. The old record goes first, the new one comes last."""
+    """Join the shards and record how they were made. The old record is removed first, the new one written last."""
     sidecar = directory / f"{recipe.name}.json"
     sidecar.unlink(missing_ok=True)
     for leftover in directory.glob(f".{recipe.name}*.tmp"):
@@ -222,14 +228,14 @@ def _finish(
         "sha256": {split: sha256_file(path) for split, path in paths.items()},
         "versions": versions() | {"python": sys.version.split()[0]},
     }
-    if recipe.experts:
+    if recipe.expert:
         record["flipped_episodes"] = {split: _count_flipped(path, recipe) for split, path in paths.items()}
     write_json(sidecar, record)
     return record
 
 
 def _count_flipped(path: Path, recipe: Recipe) -> int:
-    """Episodes with a walker upside down for long. They stay in the data, as they do in OGBench's."""
+    """Episodes in which the ant was upside down for long. They stay in the data, as they do in OGBench's."""
     with np.load(path, allow_pickle=False) as file:
         qpos = file["qpos"]
     return sum(flipped(episode) for episode in qpos.reshape(-1, recipe.episode_rows, qpos.shape[-1]))

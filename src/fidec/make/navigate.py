@@ -1,10 +1,9 @@
-"""Maze `navigate` episodes: walk to a random goal, then to the next, with Gaussian action noise."""
+"""Maze `navigate` episodes: walk to one random goal after the other, with Gaussian action noise."""
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -36,15 +35,15 @@ class Maze:
 
 
 class NavigateWorld:
-    """A maze and its walker: a point that moves as it is told, or a body that an expert leads."""
+    """A maze and its walker: a point that moves in a straight line, or an ant with the policy of an expert."""
 
-    def __init__(self, recipe: Recipe, policies: Mapping[str, Policy] | None = None):
+    def __init__(self, recipe: Recipe, policy: Policy | None = None):
         self.recipe = recipe
         self.maze = Maze(recipe.env_id)
         self.env = self.maze.env
         self._snapshot = Snapshot(self.env)
-        self._policy = policies[recipe.experts[0]] if policies and recipe.experts else None
-        self.goals = 0  # that the last episode reached
+        self._policy = policy
+        self.goals = 0  # reached in the last episode
 
     def episode(self, seed: int, split: str, index: int) -> dict[str, np.ndarray]:
         """Row `t` holds the state before action `t`; the last row is terminal."""
@@ -52,34 +51,34 @@ class NavigateWorld:
         self._snapshot.restore()
         env_seed = seed_generators(seed, split, index, attempt=0)
         env.action_space.seed(env_seed)  # OGBench's reset takes a few random steps.
-        start, goal = pick(self.maze.cells), pick(corners)
+        start, goal = _pick(self.maze.cells), _pick(corners)
         ob, _ = env.reset(seed=env_seed, options={"task_info": {"init_ij": start, "goal_ij": goal}})
 
         rows, self.goals = Rows(recipe.dtypes), 0
         for _ in range(recipe.episode_rows):
             xy = env.get_xy()
-            action = self._act(ob, toward(xy, self.maze.subgoal(xy, env.cur_goal_xy)))
+            action = self._act(ob, _toward(xy, self.maze.subgoal(xy, env.cur_goal_xy)))
             action = np.clip(action + np.random.normal(0, recipe.noise, action.shape), -1, 1)
             next_ob, _, _, _, info = env.step(action)
             if info["success"]:
                 self.goals += 1
-                env.set_goal(pick(corners))
+                env.set_goal(_pick(corners))
             rows.step(ob, action, info)
             ob = next_ob
         return rows.arrays()
 
     def _act(self, ob: np.ndarray, direction: np.ndarray) -> np.ndarray:
-        """An expert sees everything but where it is, and the direction."""
+        """An expert sees its state without its position, and the direction."""
         return direction if self._policy is None else self._policy.mean(np.concatenate([ob[2:], direction]))
 
 
-def toward(xy: np.ndarray, goal: Any) -> np.ndarray:
+def _toward(xy: np.ndarray, goal: Any) -> np.ndarray:
     """The direction from a place to a goal."""
     direction = goal - xy
     return direction / (np.linalg.norm(direction) + 1e-6)
 
 
-def pick(cells: list[Cell]) -> Cell:
+def _pick(cells: list[Cell]) -> Cell:
     return cells[np.random.randint(len(cells))]
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from fidec.errors import EnvError
-from fidec.make.fast import fast_oracle, fast_step
 from fidec.make.recipes import Recipe
 from fidec.make.world import Rows, Snapshot, open_env, seed_generators
 
@@ -15,34 +14,26 @@ _MAX_ATTEMPTS = 50
 
 
 class PlayWorld:
-    """A manipulation environment in data-collection mode with one oracle for each kind of object in it.
+    """A manipulation environment in data-collection mode with one oracle for each kind of object in it."""
 
-    `fast` replaces OGBench's step and planner by shorter ones that give the same numbers, bit for bit.
-    """
-
-    def __init__(self, recipe: Recipe, *, fast: bool = True):
+    def __init__(self, recipe: Recipe):
         self.recipe = recipe
         self.family = recipe.env_id.removeprefix("visual-")
         self.env = self._open()
         self._oracles = _oracles(self.env, recipe, self.family)
-        self._step = _plain_step(self.env)
-        if fast:
-            self._step = fast_step(self.env)
-            for oracle in self._oracles.values():
-                fast_oracle(oracle)
         self._snapshot = Snapshot(self.env)
 
     def _open(self) -> Any:
         return open_env(self.recipe.env_id, mode="data_collection")
 
     def _observe(self, state: np.ndarray) -> np.ndarray:
-        """What is stored of the state that the environment is in now."""
+        """The stored observation of the current state."""
         return state
 
     def episode(self, seed: int, split: str, index: int) -> dict[str, np.ndarray]:
         """Row `t` holds the state before action `t`; the last row is terminal.
 
-        In the scene, episodes in which the cube leaves the visible area are thrown away, as OGBench does.
+        Scene episodes in which the cube leaves the visible area are discarded, as OGBench does.
         """
         for attempt in range(_MAX_ATTEMPTS):
             arrays = self._try(seed, split, index, attempt)
@@ -50,7 +41,7 @@ class PlayWorld:
                 return arrays
         raise EnvError(
             f"{self.recipe.name}, {split} episode {index}: the cube left the visible area in {_MAX_ATTEMPTS} "
-            "attempts in a row, which OGBench's data excludes. Another seed will help."
+            "attempts in a row. OGBench's data excludes such episodes. Use another seed."
         )
 
     def _try(self, seed: int, split: str, index: int, attempt: int) -> dict[str, np.ndarray]:
@@ -65,7 +56,7 @@ class PlayWorld:
         rows = Rows(recipe.dtypes)
         for _ in range(recipe.episode_rows):
             action = np.clip(oracle.select_action(ob, info), -1, 1)
-            next_ob, info = self._step(action)
+            next_ob, _, _, _, info = env.step(action)
             following = self._observe(next_ob)
             if oracle.done:
                 target_ob, target_info = env.set_new_target(p_stack=p_stack)
@@ -76,14 +67,6 @@ class PlayWorld:
                 rows.append(button_states=info["prev_button_states"])
             ob, seen = next_ob, following
         return rows.arrays()
-
-
-def _plain_step(env: Any) -> Any:
-    def step(action: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
-        ob, _, _, _, info = env.step(action)
-        return ob, info
-
-    return step
 
 
 def _stacking_probability(family: str) -> float:

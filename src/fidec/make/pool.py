@@ -13,7 +13,7 @@ import signal
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -83,7 +83,7 @@ def run_jobs(
     jobs: list[Job],
     directory: Path,
     workers: int,
-    experts: Mapping[str, Expert] | None = None,
+    expert: Expert | None = None,
     wake: float = 0.5,
 ) -> Generator[Job | None]:
     """Make every job's shard; yields each job when it is done, and None after `wake` seconds without one.
@@ -92,10 +92,7 @@ def run_jobs(
     """
     waiting, answers = deque(jobs), queue.SimpleQueue()
     setup = {"recipe": asdict(recipe), "seed": seed, "directory": str(directory)}
-    setup["experts"] = {
-        name: {"directory": str(expert.directory), "sha256": expert.sha256}
-        for name, expert in (experts or {}).items()
-    }
+    setup["expert"] = expert and {"directory": str(expert.directory), "sha256": expert.sha256}
     crew: list[_Worker] = []
     try:
         for number in range(min(workers, len(jobs))):

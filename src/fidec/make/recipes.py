@@ -1,14 +1,12 @@
-"""Which data sets can be made here, and with which of OGBench's settings.
+"""The data sets that can be made, with the settings that OGBench's authors used for the official files.
 
-The settings are those that OGBench's authors gave to their own generation scripts for the official files:
-`play` data follows a plan with smoothed noise, `navigate` data walks to one random goal after the other (or pushes
-a ball there). A point walks by itself; ants and humanoids are led by experts that are trained first.
+`play` data follows a plan with smoothed noise. `navigate` data walks to one random goal after the other: a point
+moves by itself, an ant needs an expert, which is trained first.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from typing import Any
@@ -25,12 +23,12 @@ class Recipe:
 
     name: str
     env_id: str
-    kind: str  # "play", "visual-play" (the same in pictures), "navigate" (mazes) or "soccer" (mazes with a ball)
+    kind: str  # "play", "visual-play" (the same as images) or "navigate" (mazes)
     episode_rows: int
     noise: float
     noise_smoothing: float = 0.0
-    rendering: str | None = None  # of pictures: "exact" (as OGBench draws) or "fast" (fidec.envs.fast_render)
-    experts: tuple[str, ...] = ()  # who walks; each is one of `expert.recipes.EXPERTS`
+    rendering: str | None = None  # of images: "exact" (as OGBench renders) or "fast" (fidec.envs.fast_render)
+    expert: bool = False  # whether the ant's expert walks
 
     @property
     def has_buttons(self) -> bool:
@@ -55,14 +53,8 @@ def _visual_play(env: str) -> Recipe:
 
 def _navigate(maze: str, episode_rows: int) -> Recipe:
     """A maze by the name of its environment, such as `antmaze-large`."""
-    walker = maze.split("maze")[0]
-    noise, experts = (0.5, ()) if walker == "point" else (0.2, (walker,))
-    return Recipe(f"{maze}-navigate-v0", f"{maze}-v0", "navigate", episode_rows, noise, experts=experts)
-
-
-def _soccer(field: str) -> Recipe:
-    name = f"antsoccer-{field}"
-    return Recipe(f"{name}-navigate-v0", f"{name}-v0", "soccer", 1001, noise=0.2, experts=("ant", "antball"))
+    ant = maze.startswith("ant")
+    return Recipe(f"{maze}-navigate-v0", f"{maze}-v0", "navigate", episode_rows, 0.2 if ant else 0.5, expert=ant)
 
 
 RECIPES: dict[str, Recipe] = {
@@ -84,11 +76,6 @@ RECIPES: dict[str, Recipe] = {
         _navigate("antmaze-medium", 1001),
         _navigate("antmaze-large", 1001),
         _navigate("antmaze-giant", 2001),
-        _navigate("humanoidmaze-medium", 2001),
-        _navigate("humanoidmaze-large", 2001),
-        _navigate("humanoidmaze-giant", 4001),
-        _soccer("arena"),
-        _soccer("medium"),
     )
 }
 
@@ -103,8 +90,8 @@ def find_recipe(task: str) -> Recipe:
     recipe = RECIPES.get(dataset_name(task))
     if recipe is None:
         raise ConfigError(
-            f"fidec cannot make {task!r} by itself. It can make: {', '.join(RECIPES)} "
-            "(or any -singletask- id of these). Other OGBench data has to be downloaded."
+            f"fidec cannot make {task!r}. It can make {', '.join(RECIPES)}, and the data of their -singletask- ids. "
+            f"Download other data with `fidec data get {task}`."
         )
     return recipe
 
@@ -114,10 +101,10 @@ def versions() -> dict[str, str]:
     return {package: metadata.version(package) for package in ("ogbench", "mujoco", "numpy", "scipy")}
 
 
-def settings(recipe: Recipe, seed: int, experts: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Everything besides package versions that decides what an episode holds; `experts` maps names to hashes."""
+def settings(recipe: Recipe, seed: int, expert_sha256: str | None = None) -> dict[str, Any]:
+    """Everything besides package versions that decides what an episode holds."""
     fields = {**asdict(recipe), "seed": seed, "generator": GENERATOR_VERSION}
-    del fields["experts"]
-    if recipe.rendering is None:  # as it stands in the records of all data but pictures
+    del fields["expert"]
+    if recipe.rendering is None:
         del fields["rendering"]
-    return fields | ({"experts": dict(experts)} if experts else {})
+    return fields | ({"experts": {"ant": expert_sha256}} if expert_sha256 else {})

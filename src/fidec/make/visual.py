@@ -1,7 +1,7 @@
-"""Manipulation `play` episodes as OGBench's visual environments show them: 64 x 64 pictures instead of states.
+"""Manipulation `play` episodes with 64 x 64 images as observations, as in OGBench's visual environments.
 
-Physics, oracles, seeds and actions are those of the state data, row for row; only what is stored of a state is
-another thing. So `visual-X-play-v0` and `X-play-v0` made with the same seed have the same qpos, qvel and actions.
+Physics, oracles, seeds and actions are those of the state data: `visual-X-play-v0` and `X-play-v0` made with the same
+seed have the same qpos, qvel and actions.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from fidec.make.play import PlayWorld
 
 
 class VisualPlayWorld(PlayWorld):
-    """A play world that stores pictures, drawn as `recipe.rendering` says: "exact" (as OGBench draws) or "fast"."""
+    """A play world that stores images. `recipe.rendering` is "exact" (as OGBench renders) or "fast"."""
 
     def _open(self) -> Any:
         env = super()._open()
         if self.recipe.rendering == "fast":
             install(env)
-        # OGBench draws a picture at every reset and for every new target. We draw one for each row, when it is due.
+        # OGBench renders at every reset, step and new target. Here one image is rendered for each row.
         env.get_pixel_observation = lambda: None
         return env
 

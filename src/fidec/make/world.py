@@ -1,4 +1,4 @@
-"""An OGBench environment that forgets: every episode depends on its own seeds and on nothing before it."""
+"""OGBench environments whose episodes depend on their seeds alone, not on earlier episodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SPLITS = ("train", "val")
 # What OGBench's environments write into the compiled model while an episode runs: locks of drawer and window
 # (damping), targets (site and geom positions) and colours. A reset does not undo these.
 _MODEL_FIELDS = ("dof_damping", "site_pos", "geom_pos", "geom_rgba", "mat_rgba")
-_PLAIN_VALUES = (bool, int, float, str, tuple, np.ndarray, np.generic, type(None))
+_SAVED_TYPES = (bool, int, float, str, tuple, np.ndarray, np.generic, type(None))
 
 
 def open_env(env_id: str, **kwargs: Any) -> Any:
@@ -38,7 +38,7 @@ class Snapshot:
         self._attributes = {
             name: copy.deepcopy(value)
             for name, value in vars(env).items()
-            if isinstance(value, _PLAIN_VALUES) and name != "_np_random"
+            if isinstance(value, _SAVED_TYPES) and name != "_np_random"
         }
         self._model = {name: getattr(env.model, name).copy() for name in _MODEL_FIELDS}
 

@@ -1,7 +1,4 @@
-"""An expert on the disk: `weights.safetensors` and `expert.json`, and a checkpoint while it is trained.
-
-A JSON file names the SHA-256 of the arrays that belong to it and is written last, so arrays and record always fit.
-"""
+"""An expert on the disk: `weights.safetensors`, and `expert.json` with their SHA-256, which is written last."""
 
 from __future__ import annotations
 
@@ -10,127 +7,76 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from fidec.errors import DataError
+from fidec.data.cache import data_dir
+from fidec.errors import CheckpointError, DataError
 from fidec.make.expert.policy import Layers, Policy
-from fidec.store.files import find_json, sha256_file, to_builtin, write_json, write_whole
+from fidec.store.files import find_json, sha256_file, write_json
+from fidec.store.trees import load_flat, save_flat
 
-WEIGHTS, RECORD, CHECKPOINT = "weights.safetensors", "expert.json", "training.json"
-FORMAT = 1
-PARTS = ("kernel", "bias")
+NAME = "ant"
+WEIGHTS, RECORD = "weights.safetensors", "expert.json"
+_FORMAT = {"format": 1, "name": NAME, "features": "turned"}
 
 
 @dataclass(frozen=True)
 class Expert:
-    """A trained expert: where it is, what it is (`record` is expert.json), and how it acts."""
+    """A trained expert: its directory, the SHA-256 of its weights, and its policy."""
 
     directory: Path
-    record: dict[str, Any]
+    sha256: str
     policy: Policy
 
-    @property
-    def name(self) -> str:
-        return self.record["name"]
 
-    @property
-    def sha256(self) -> str:
-        return self.record["sha256"]
+def expert_directory(directory: Path) -> Path:
+    """Where a data directory keeps its expert."""
+    return directory / "experts" / NAME
 
 
-def save_expert(directory: Path, layers: Layers, record: dict[str, Any]) -> None:
-    """Write an expert; `record` needs `name` and `features`."""
-    arrays = {f"{i}/{part}": x for i, layer in enumerate(layers) for part, x in zip(PARTS, layer, strict=True)}
-    write_arrays(directory / WEIGHTS, arrays)
-    write_json(directory / RECORD, {"format": FORMAT, **record, "sha256": sha256_file(directory / WEIGHTS)})
+def find_expert(directory: Path, given: Path | str | None = None) -> Expert | None:
+    """The expert at `given`, else the one in a data directory, else the one in the default data directory."""
+    if given is not None:
+        return load_expert(Path(given).expanduser())
+    for path in (expert_directory(directory), expert_directory(data_dir())):
+        if (path / RECORD).exists():
+            return load_expert(path)
+    return None
 
 
-def load_expert(directory: Path, name: str | None = None, *, sha256: str | None = None) -> Expert:
-    """Read an expert, after its weights were compared with their hash; refuse another than the one asked for."""
-    record = find_json(directory / RECORD)
+def save_expert(directory: Path, layers: Layers, facts: dict[str, Any]) -> None:
+    """Write the weights, then the record with `facts`."""
+    kernels = {f"{i}/kernel": kernel for i, (kernel, _) in enumerate(layers)}
+    biases = {f"{i}/bias": bias for i, (_, bias) in enumerate(layers)}
+    save_flat(directory / WEIGHTS, kernels | biases)
+    write_json(directory / RECORD, {**_FORMAT, **facts, "sha256": sha256_file(directory / WEIGHTS)})
+
+
+def load_expert(directory: Path, *, sha256: str | None = None) -> Expert:
+    """Read an expert. The weights must have the SHA-256 of the record, or the one given."""
+    record, weights = find_json(directory / RECORD), directory / WEIGHTS
     if record is None:
-        raise DataError(f"{directory} holds no expert: {RECORD} is missing or no JSON object")
-    if record.get("format") != FORMAT or not _has(record, name=str, features=str, sha256=str):
-        raise DataError(f"{directory / RECORD} is not an expert that this version of fidec can read")
-    if name is not None and record["name"] != name:
-        raise DataError(f"{directory} holds the expert {record['name']!r}, but {name!r} is needed")
-    arrays = read_arrays(directory / WEIGHTS, sha256 or record["sha256"])
+        raise DataError(f"{directory} holds no expert: {RECORD} is missing or not a JSON object.")
+    expected = sha256 or record.get("sha256")
+    if any(record.get(key) != value for key, value in _FORMAT.items()) or not isinstance(expected, str):
+        raise DataError(f"{directory / RECORD} does not describe an expert of this version of fidec.")
+    if not weights.is_file() or sha256_file(weights) != expected:
+        raise DataError(
+            f"{weights} is missing or does not have the SHA-256 {expected[:16]}...: it was changed or damaged. "
+            "Restore it, or delete the directory to train a new expert."
+        )
     try:
-        layers = [(arrays[f"{i}/kernel"], arrays[f"{i}/bias"]) for i in range(len(arrays) // len(PARTS))]
-        policy = Policy(layers, record["features"])
-    except KeyError as error:
-        raise DataError(f"{directory} holds no usable expert: {error} is missing or unknown") from error
+        arrays = load_flat(weights)
+        layers = [(arrays[f"{i}/kernel"], arrays[f"{i}/bias"]) for i in range(len(arrays) // 2)]
+    except (CheckpointError, KeyError) as error:
+        raise DataError(f"{weights} holds no layers that can be read ({error}).") from error
     if not _fit(layers):
-        raise DataError(f"{directory} holds no usable expert: {WEIGHTS} has no layers, or layers that do not fit")
-    return Expert(directory, record, policy)
-
-
-def _has(record: dict[str, Any], **types: type) -> bool:
-    return all(type(record.get(key)) is kind for key, kind in types.items())
+        raise DataError(f"{weights} has no layers, or layers that do not fit together.")
+    return Expert(directory, expected, Policy(layers))
 
 
 def _fit(layers: Layers) -> bool:
-    """Whether each layer takes what the one before it gives, and the last gives means and log deviations."""
+    """Whether each layer takes the output of the one before, and the last gives means and log deviations."""
     shapes = [kernel.shape for kernel, _ in layers]
     if not shapes or any(len(shape) != 2 for shape in shapes) or shapes[-1][1] % 2:
         return False
     biases = all(bias.shape == kernel.shape[1:] for kernel, bias in layers)
     return biases and all(before[1] == after[0] for before, after in pairwise(shapes))
-
-
-def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    from safetensors.numpy import save
-
-    data = save({name: np.asarray(array, order="C") for name, array in arrays.items()})
-    write_whole(path, lambda file: file.write(data))
-
-
-def read_arrays(path: Path, sha256: str) -> dict[str, np.ndarray]:
-    """The arrays of a file whose hash is as expected."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    if not path.is_file():
-        raise DataError(f"{path} is missing. Delete the directory to train anew, or restore the file.")
-    found = sha256_file(path)
-    if found != sha256:
-        raise DataError(
-            f"{path}: SHA-256 is {found[:16]}... but its record says {sha256[:16]}...: the file was changed or "
-            "damaged. Restore it, or delete the directory to train anew."
-        )
-    try:
-        return load_file(path)
-    except (SafetensorError, KeyError, ValueError) as error:
-        raise DataError(f"{path} holds no arrays that can be read ({error})") from error
-
-
-def save_checkpoint(directory: Path, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> None:
-    """Write the arrays under a name of their own, then the record that points to them, then drop older ones."""
-    path = directory / f"training-{facts['steps']}.safetensors"
-    write_arrays(path, arrays)
-    write_json(directory / CHECKPOINT, {**facts, "file": path.name, "sha256": sha256_file(path)})
-    for other in directory.glob("training-*.safetensors"):
-        if other != path:
-            other.unlink()
-
-
-def load_checkpoint(directory: Path, wanted: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
-    """The arrays and facts of an unfinished training with the facts `wanted`, or None if there is none."""
-    path = directory / CHECKPOINT
-    if not path.exists():
-        return None
-    facts = find_json(path)
-    if facts is None or not _has(facts, file=str, sha256=str, steps=int, blocks=int):
-        raise DataError(f"{path} cannot be read. Delete {directory} to train anew.")
-    wanted = to_builtin(wanted)
-    other = [key for key in wanted if facts.get(key) != wanted[key]]
-    if other:
-        what = "; ".join(f"{key} was {facts.get(key)!r}, now {wanted[key]!r}" for key in other)
-        raise DataError(f"{directory} holds an unfinished training with other settings ({what}). Delete it first.")
-    return read_arrays(directory / Path(facts["file"]).name, facts["sha256"]), facts
-
-
-def remove_checkpoint(directory: Path) -> None:
-    (directory / CHECKPOINT).unlink(missing_ok=True)
-    for path in directory.glob("training-*.safetensors"):
-        path.unlink()
