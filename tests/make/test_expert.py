@@ -26,7 +26,9 @@ TINY = Training(
 
 def random_layers(seed: int = 0, hidden: int = 16):
     rng = np.random.default_rng(seed)
-    return [(rng.normal(0, 0.3, s).astype(np.float32), np.zeros(s[1], np.float32)) for s in ((29, hidden), (hidden, 16))]
+    return [
+        (rng.normal(0, 0.3, s).astype(np.float32), np.zeros(s[1], np.float32)) for s in ((29, hidden), (hidden, 16))
+    ]
 
 
 def untrained(directory: Path, seed: int = 0) -> Path:

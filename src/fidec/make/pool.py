@@ -1,7 +1,7 @@
-"""Worker processes that make episodes side by side, each episode handed out when a worker is free.
+"""Worker processes that make episodes in parallel. A worker gets its next episode when it has finished one.
 
-The workers are started as commands of their own rather than with `multiprocessing`, so that they never import
-the caller's main module (which may start JAX, or have no `__main__` guard).
+Workers are separate commands and not `multiprocessing` processes, so that they never import the caller's main module
+(which may start JAX, or have no `__main__` guard).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from fidec.make.recipes import Recipe
 Job = tuple[str, int]  # split and episode index
 
 
-def _environment(pictures: bool) -> dict[str, str]:
-    """No display, and no OpenGL unless pictures are the data."""
-    from fidec.envs.make import gl_environ  # imports gymnasium, which lists of data sets do not need
+def _environment(images: bool) -> dict[str, str]:
+    """OpenGL without a display for images, else no OpenGL."""
+    from fidec.envs.make import gl_environ  # here, because it imports gymnasium
 
-    return gl_environ() if pictures else {"MUJOCO_GL": "disable"}
+    return gl_environ() if images else {"MUJOCO_GL": "disable"}
 
 
 class _Worker:
@@ -44,27 +44,29 @@ class _Worker:
         with open(self.log, "wb") as log:
             self.process = launch(
                 *("-W", "ignore", "-m", "fidec.make.worker"),
-                environ=_environment(pictures=setup["recipe"]["rendering"] is not None),
+                environ=_environment(images=setup["recipe"]["rendering"] is not None),
                 threads=1,  # its matrices are 6 x 6
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                process_group=0 if os.name == "posix" else None,  # Ctrl-C reaches us alone; we end the workers.
+                process_group=0
+                if os.name == "posix"
+                else None,  # Ctrl-C reaches the parent only, which ends the workers
             )
         self._write(setup)
         threading.Thread(target=self._listen, args=(answers,), daemon=True).start()
 
     def _listen(self, answers: queue.SimpleQueue[Any]) -> None:
         assert self.process.stdout is not None
-        with suppress(ValueError):  # A line cut short by a crash.
+        with suppress(ValueError):  # a line cut short by a crash
             for line in self.process.stdout:
                 answers.put((self, json.loads(line)))
         answers.put((self, None))
 
     def _write(self, content: Any) -> None:
         assert self.process.stdin is not None
-        with suppress(OSError):  # A dead worker is reported when its answers end.
+        with suppress(OSError):  # a worker that has ended is reported when its answers end
             self.process.stdin.write(json.dumps(content) + "\n")
             self.process.stdin.flush()
 
@@ -106,7 +108,7 @@ def run_jobs(
                 yield None
                 continue
             if answer is None or "error" in answer:
-                raise EnvError(_obituary(worker, answer, recipe, directory, workers))
+                raise EnvError(_failure_text(worker, answer, recipe, directory, workers))
             unfinished -= 1
             if waiting:
                 worker.start(waiting.popleft())
@@ -116,9 +118,11 @@ def run_jobs(
             worker.stop()
 
 
-def _obituary(worker: _Worker, answer: dict[str, Any] | None, recipe: Recipe, directory: Path, workers: int) -> str:
+def _failure_text(
+    worker: _Worker, answer: dict[str, Any] | None, recipe: Recipe, directory: Path, workers: int
+) -> str:
     split, index = worker.job or ("?", -1)
-    keep = f"Finished episodes are kept in {directory}; run the same command again to go on."
+    keep = f"Finished episodes are kept in {directory}; the same command continues."
     if answer is not None:
         return f"{recipe.name}, {split} episode {index}: {answer['error']}. {keep} Details: {worker.log}"
     code = worker.process.wait()
@@ -128,5 +132,5 @@ def _obituary(worker: _Worker, answer: dict[str, Any] | None, recipe: Recipe, di
             how = f"was ended by {signal.Signals(-code).name}"
     tail = worker.log.read_text(errors="replace").strip().splitlines()[-1:]
     advice = " If the machine ran out of memory, use fewer workers." if workers > 1 else ""
-    said = f" Its last words: {tail[0]}" if tail else ""
+    said = f" Its last line: {tail[0]}" if tail else ""
     return f"{recipe.name}: worker {worker.number} {how} during {split} episode {index}.{said} {keep}{advice}"

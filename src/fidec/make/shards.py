@@ -1,6 +1,6 @@
-"""What making a data set leaves on the disk: one file an episode while it runs, one file a split at the end.
+"""The files of a data set in the making: one file per episode (a shard), joined to one file per split at the end.
 
-Every write goes to a temporary name and is moved into place, so a file that exists is whole.
+Every write goes to a temporary name and is renamed, so a file that exists is complete.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def read_shard(path: Path, recipe: Recipe) -> dict[str, np.ndarray] | None:
             arrays = {key: file[key] for key in file.files}
     except Exception:  # zipfile and NumPy have a dozen ways to complain about a damaged archive
         return None
-    found = {key: str(array.dtype) for key, array in arrays.items()}
-    if found != recipe.dtypes or any(len(array) != recipe.episode_rows for array in arrays.values()):
+    dtypes = {key: str(array.dtype) for key, array in arrays.items()}
+    if dtypes != recipe.dtypes or any(len(array) != recipe.episode_rows for array in arrays.values()):
         return None
     return arrays
 
@@ -54,7 +54,7 @@ def join_shards(directory: Path, split: str, episodes: int, recipe: Recipe, path
         if shard is None:
             raise DataError(
                 f"{directory}: {split} episode {index} became unreadable after it was written. "
-                "Check the disk and run the same command again: only such episodes are made anew."
+                "Check the disk and run the same command again: only such episodes are made again."
             )
         return shard
 
@@ -65,18 +65,18 @@ def join_shards(directory: Path, split: str, episodes: int, recipe: Recipe, path
     members = {
         key: (((rows, *first[key].shape[1:]), np.dtype(dtype)), column(key)) for key, dtype in recipe.dtypes.items()
     }
-    write_whole(path, lambda file: write_npz(file, members))  # episode by episode: pictures may not fit in memory
+    write_whole(path, lambda file: write_npz(file, members))  # one episode at a time: images may not fit in memory
 
 
 def open_partial(directory: Path, wanted: dict[str, Any], *, overwrite: bool) -> None:
-    """Make the directory of an unfinished data set ready: go on with it, or refuse, or start anew."""
+    """Prepare the directory of an unfinished data set: continue it, or start again if `overwrite`; else an error."""
     record = directory / "settings.json"
-    found = find_json(record)
-    if found == wanted:
+    recorded = find_json(record)
+    if recorded == wanted:
         return
-    if found is not None and not overwrite:
-        keys = sorted(key for key in {*found, *wanted} if found.get(key) != wanted.get(key))
-        what = "; ".join(f"{key} was {found.get(key)!r}, now {wanted.get(key)!r}" for key in keys)
+    if recorded is not None and not overwrite:
+        keys = sorted(key for key in {*recorded, *wanted} if recorded.get(key) != wanted.get(key))
+        what = "; ".join(f"{key} was {recorded.get(key)!r}, now {wanted.get(key)!r}" for key in keys)
         raise DataError(
             f"{directory} holds an interrupted run with other settings ({what}). Finish that run with its "
             "own settings, delete the directory, or ask to overwrite."
