@@ -189,14 +189,15 @@ def test_damaged_shard_is_never_believed(tmp_path):
     arrays = {key: values.astype(dtype) for key, dtype in recipe.dtypes.items()}
     write_arrays(path, arrays)
     whole, refused = path.read_bytes(), 0
-    for position in range(len(whole)):
+    positions = range(0, len(whole), 3)
+    for position in positions:
         damaged = bytearray(whole)
         damaged[position] ^= 1
         path.write_bytes(damaged)
         found = read_shard(path, recipe)
         refused += found is None
         assert found is None or all(np.array_equal(found[key], arrays[key]) for key in arrays)
-    assert refused > len(whole) / 2  # the rest is dates and the like
+    assert refused > len(positions) / 2  # the rest is dates and the like
     path.write_bytes(whole)
     assert read_shard(path, recipe) is not None
     assert read_shard(path, replace(recipe, episode_rows=rows + 1)) is None
@@ -278,9 +279,8 @@ def check_with_ogbench(name: str, directory: Path, tasks: range) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*Box ")
-@pytest.mark.parametrize(("name", "tasks"), [(MAZE, range(1, 6)), ("puzzle-3x3-play-v0", range(2, 3))])
-def test_ogbench_reads_it(name, tasks, tmp_path):
-    check_with_ogbench(name, tmp_path, tasks)
+def test_ogbench_reads_it(tmp_path):
+    check_with_ogbench(MAZE, tmp_path, range(1, 6))
 
 
 @pytest.mark.slow
