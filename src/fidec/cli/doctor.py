@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any
 
 from fidec.cli.output import parse, print_json
@@ -26,7 +28,7 @@ renderer.close()
 
 @dataclass(frozen=True)
 class DoctorArgs:
-    """Report JAX's backend and devices, MuJoCo and headless rendering, versions, cache and free disk."""
+    """Report JAX's devices, the installed extras, MuJoCo and headless rendering, versions, cache and free disk."""
 
     json: bool = False
     """Print as JSON."""
@@ -50,27 +52,50 @@ def main(argv: list[str]) -> int:
 
 
 def examine() -> dict[str, Any]:
-    """Facts by name; `ok` says whether training and evaluating will work (rendering is not needed for it)."""
+    """Facts by name. `ok` is false if something that is installed does not work; a missing extra is no fault."""
     from fidec.data.cache import data_dir
     from fidec.store.versions import environment
 
     env = environment()
     cache = data_dir()
     place = next(p for p in (cache, *cache.parents) if p.exists())
-    simulator = _simulator()
+    available = extras()
+    has_simulator = available.get("ogbench") == "installed"
+    missing = "not installed: pip install 'fidec[ogbench]'"
+    simulator = _simulator() if has_simulator else missing
     return {
-        "ok": simulator == "steps",
+        "ok": not simulator.startswith("fails"),
         "python": env["python"],
         "platform": env["platform"],
         "backend": env["backend"],
         "devices": env["devices"],
         "cores": env["cpus"],
         "simulator": simulator,
-        "rendering": _rendering(),
+        "rendering": _rendering() if has_simulator else missing,
         "cache": str(cache),
         "free_disk": f"{shutil.disk_usage(place).free / 1e9:.1f} GB",
+        "extras": available,
         "packages": env["packages"],
     }
+
+
+def extras() -> dict[str, str]:
+    """Each extra of the installed package: "installed", or what is missing and the command that installs it."""
+    needs: dict[str, list[str]] = {}
+    for requirement in metadata.requires("fidec") or ():
+        extra = re.search(r"extra == ['\"]([\w-]+)['\"]", requirement)
+        if extra and extra[1] not in ("all", "dev", "docs"):
+            needs.setdefault(extra[1], []).append(re.match(r"[\w.-]+", requirement)[0])  # pyright: ignore
+    return {extra: _status(extra, packages) for extra, packages in needs.items()}
+
+
+def _status(extra: str, packages: list[str]) -> str:
+    from fidec.store.versions import version
+
+    if extra.startswith("cuda"):
+        packages = [f"jax-{extra}-plugin"]  # the requirement is JAX itself, with an extra of its own
+    missing = sorted({package for package in packages if version(package) is None})
+    return f"without {', '.join(missing)}: pip install 'fidec[{extra}]'" if missing else "installed"
 
 
 def _simulator() -> str:
