@@ -5,9 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import subprocess
-import sys
-import textwrap
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +15,7 @@ import pytest
 from fidec.errors import CheckpointError, ConfigError, NonFiniteError, RunError
 from fidec.store import files
 from fidec.store.checkpoint import STATE, Checkpoints
+from helpers.faults import damaged, failing_call, killed_at_every_write, run_on_small_disk
 
 
 class State(NamedTuple):
@@ -71,33 +69,21 @@ def test_equal_states_make_equal_files(tmp_path):
         assert left.read_bytes() == right.read_bytes()
 
 
-@pytest.mark.parametrize(("damage", "count"), [("flip", 300), ("truncate", 60)])
-def test_damage_anywhere_is_detected_and_the_previous_one_used(tmp_path, damage, count):
+@pytest.mark.parametrize("kind", ["flip", "truncate"])
+def test_damage_anywhere_is_detected_and_the_previous_one_used(tmp_path, kind):
     warnings: list[str] = []
     checkpoints = Checkpoints(tmp_path, warn=warnings.append)
     checkpoints.save(1, state_of(1), {"positions": {"train": 11, "eval": 0}})
     checkpoints.save(2, state_of(2), {"positions": {"train": 22, "eval": 5}})
-    assert_state(checkpoints.latest(TEMPLATE), 2)  # the control: undamaged, it is accepted
+    assert_state(checkpoints.latest(TEMPLATE), 2)  # undamaged, it is accepted
     assert warnings == []
-    found = [path for path in checkpoints.path(2).rglob("*") if path.is_file()]
-    assert {path.name for path in found} == {STATE, "manifest.json"}
-    random = np.random.default_rng(0)
-    for number in range(count):
-        path = found[number % len(found)]
-        good = path.read_bytes()
-        bad = bytearray(good)
-        at = int(random.integers(len(good)))
-        if damage == "flip":
-            bad[at] ^= 1 << int(random.integers(8))
-        else:
-            del bad[at:]
-        path.write_bytes(bad)
+    stored = [checkpoints.path(2) / name for name in (STATE, "manifest.json")]
+    for path in damaged(stored, kind, 60):
         warnings.clear()
         assert_state(checkpoints.latest(TEMPLATE), 1)
         assert len(warnings) == 1
         assert "step 2" in warnings[0]
         assert str(path) in warnings[0]
-        path.write_bytes(good)
     assert_state(checkpoints.latest(TEMPLATE), 2)
 
 
@@ -154,8 +140,7 @@ def test_what_extra_refers_to_can_be_checked_too(tmp_path):
         checkpoints.latest(TEMPLATE, check_with(0))
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize(("value", "dtype"), [(np.nan, jnp.float32), (-np.inf, jnp.bfloat16)])
 def test_non_finite_numbers_are_not_saved(tmp_path, value, dtype):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, state_of(1), {})
@@ -212,50 +197,33 @@ def test_a_reader_survives_the_trainer_removing_what_it_reads(tmp_path, monkeypa
 # --- failing system calls -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-@pytest.mark.parametrize("resave", [False, True])
+@pytest.mark.parametrize(("number", "resave"), [(errno.ENOSPC, False), (errno.EIO, True)])
 def test_a_save_that_fails_at_any_call_loses_nothing(tmp_path, monkeypatch, number, resave):
-    """The n-th fsync, rename, replace, mkdir or open-for-writing fails, for every n."""
-    failures = 0
+    failures, step = 0, 2 if resave else 3
     for n in range(100):
         directory = tmp_path / str(n)
         warnings: list[str] = []
         checkpoints = Checkpoints(directory, keep=2, warn=warnings.append)
         checkpoints.save(1, state_of(1), {})
         checkpoints.save(2, state_of(2), {})
-        calls = 0
-
-        def failing(function, n=n):
-            def call(*arguments, **options):
-                nonlocal calls
-                calls += 1
-                if calls - 1 == n:
-                    raise OSError(number, os.strerror(number))
-                return function(*arguments, **options)
-
-            return call
-
-        step = 2 if resave else 3
-        with monkeypatch.context() as patch:
-            for name in ("fsync", "rename", "replace", "mkdir", "rmdir"):
-                patch.setattr(os, name, failing(getattr(os, name)))
+        error = None
+        with failing_call(monkeypatch, ("fsync", "rename", "replace", "mkdir", "rmdir"), n, number) as calls:
             try:
                 checkpoints.save(step, state_of(step), {})
-                error = None
             except RunError as caught:
                 error = caught
-        if calls <= n:
+        if len(calls) <= n:
             assert error is None
             assert failures >= 7
             return
-        if error is None:  # only the clearing up failed: reported, but the save stands
+        if error is None:  # only removing old files failed: this is reported, and the save stands
             assert warnings
         else:
             failures += 1
             assert f"the checkpoint of step {step}" in str(error)
             assert ("the disk is full" in str(error)) == (number == errno.ENOSPC)
             assert "--resume" in str(error)
-            assert not list(directory.glob(".tmp-*"))  # the space is given back at once
+            assert not list(directory.glob(".tmp-*"))  # the space is free again at once
         assert set(checkpoints.steps()) >= {2}
         assert checkpoints.latest(TEMPLATE).step in ((3,) if error is None and not resave else (2, 3))
         again = Checkpoints(directory, keep=2)
@@ -268,89 +236,44 @@ def test_a_save_that_fails_at_any_call_loses_nothing(tmp_path, monkeypatch, numb
     pytest.fail("the save never got through")
 
 
-# --- killed processes ---------------------------------------------------------------------------------------
-
-KILLER = """
-    import os, shutil, signal, sys
-    from pathlib import Path
+RESAVE = """
     import numpy as np
     from fidec.store.checkpoint import Checkpoints
 
     def state_of(step):
         return {"w": np.full((3, 3), step, np.float32), "step": np.asarray(step, np.int32)}
 
-    root, resave, keep = Path(sys.argv[1]), sys.argv[2] == "resave", int(sys.argv[3])
-    old = Checkpoints(root / "original", keep=9)
-    for step in (1, 2):
-        old.save(step, state_of(step), {})
+    def prepare(directory):
+        for step in (1, 2):
+            Checkpoints(directory, keep=9).save(step, state_of(step), {})
 
-    def die_at(n):
-        seen = 0
-        def event(name, arguments):
-            nonlocal seen
-            if name == "open":
-                relevant = isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
-            else:
-                relevant = name in ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "fsync")
-            if relevant:
-                if seen == n:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                seen += 1
-        real = os.fsync
-        os.fsync = lambda descriptor: (event("fsync", ()), real(descriptor))[1]
-        sys.addaudithook(event)
-
-    for n in range(200):
-        directory = root / f"killed-{n:03d}"
-        shutil.copytree(root / "original", directory)
-        child = os.fork()
-        if child == 0:
-            checkpoints = Checkpoints(directory, keep=keep)
-            die_at(n)
-            checkpoints.save(2 if resave else 3, state_of(2 if resave else 3), {"new": True})
-            os._exit(0)
-        status = os.waitpid(child, 0)[1]
-        if status == 0:
-            print(n)
-            sys.exit(0)
-        assert os.WTERMSIG(status) == signal.SIGKILL, status
-    sys.exit("never finished")
+    def work(directory, before):
+        Checkpoints(directory, keep=1).save(2, state_of(2), {"new": True})
 """
 
 
-@pytest.mark.parametrize(("mode", "keep"), [("new", 2), ("new", 1), ("resave", 1)])
-def test_sigkill_at_every_stage_of_a_save(tmp_path, mode, keep):
-    """A child is killed before its n-th change to the disk, for every n, of a save with its clearing up."""
-    command = [sys.executable, "-c", textwrap.dedent(KILLER), str(tmp_path), mode, str(keep)]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert run.returncode == 0, run.stderr
-    stages = int(run.stdout)
-    assert stages >= 12
+def test_sigkill_at_every_stage_of_a_save_that_replaces_one(tmp_path):
+    """A save of a new step is killed in test_replay_store.py."""
     template = {"w": jax.ShapeDtypeStruct((3, 3), jnp.float32), "step": jax.ShapeDtypeStruct((), jnp.int32)}
     outcomes = set()
-    for n in range(stages):
-        directory = tmp_path / f"killed-{n:03d}"
+    directories = killed_at_every_write(tmp_path, RESAVE)
+    assert len(directories) >= 12
+    for directory in directories:
         warnings: list[str] = []
         reader = Checkpoints(directory, read_only=True, warn=warnings.append)
         for step in reader.steps():  # whatever has a final name is whole, also what was being removed
             files.verify_manifest(reader.path(step))
-        if mode == "new":
-            assert reader.latest(template).step in (2, 3)
-        checkpoints = Checkpoints(directory, keep=keep, warn=warnings.append)
+        checkpoints = Checkpoints(directory, keep=1, warn=warnings.append)
         restored = checkpoints.latest(template)
-        assert restored.step in (2, 3)
+        assert restored.step == 2
         assert float(restored.state["w"][0, 0]) == restored.step == int(restored.state["step"])
-        outcomes.add((restored.step, bool(restored.extra)))
-        state = {"w": np.full((3, 3), 9, np.float32), "step": np.asarray(9, np.int32)}
-        checkpoints.save(9, state, {})
+        outcomes.add(bool(restored.extra))
+        checkpoints.save(9, {"w": np.full((3, 3), 9, np.float32), "step": np.asarray(9, np.int32)}, {})
         assert checkpoints.latest(template).step == 9
-        assert len(entries(directory)) == keep
-        assert not [name for name in entries(directory) if name.startswith(".")]
+        assert entries(directory) == ["00000009"]
         assert warnings == []
-    assert outcomes == ({(2, False), (3, True)} if mode == "new" else {(2, False), (2, True)})
+    assert outcomes == {False, True}
 
-
-# --- a disk that is really full -----------------------------------------------------------------------------
 
 FULL = """
     import shutil, sys
@@ -359,13 +282,10 @@ FULL = """
     from fidec.errors import RunError
     from fidec.store.checkpoint import Checkpoints
     from fidec.store.logs import JsonlLog, TensorBoardLog, read_jsonl
+    from fidec.store.replay import ReplayStore, Rows
+    from fidec.types import Batch
 
     disk = Path(sys.argv[1])
-    def state_of(step):
-        return {"w": np.full(20_000, step, np.float32)}
-    template = {"w": jax.ShapeDtypeStruct((20_000,), np.float32)}
-    checkpoints = Checkpoints(disk / "checkpoints", keep=3)
-
     def expect_full(action, words):
         try:
             for n in range(2_000):
@@ -375,8 +295,13 @@ FULL = """
             return n
         raise AssertionError("never full")
 
+    def state_of(step):
+        return {"w": np.full(20_000, step, np.float32)}
+    template = {"w": jax.ShapeDtypeStruct((20_000,), np.float32)}
+    checkpoints = Checkpoints(disk / "checkpoints", keep=3)
     assert expect_full(lambda n: checkpoints.save(n, state_of(n), {}), "the checkpoint of step 3") == 3
     assert checkpoints.steps() == [0, 1, 2] and checkpoints.latest(template).step == 2
+
     log = JsonlLog(disk / "train.jsonl")
     n = expect_full(lambda n: log.write({"step": n, "text": "x" * 1000}), "train.jsonl")
     assert [event["step"] for event in read_jsonl(log.path)] == list(range(n))
@@ -389,21 +314,26 @@ FULL = """
         assert "TensorBoard" in str(error)
     shutil.rmtree(checkpoints.path(0))
     assert checkpoints.save(3, state_of(3), {}) and checkpoints.latest(template).step == 3
+
+    for step in (1, 2):
+        shutil.rmtree(checkpoints.path(step))
+    def rows_of(number):
+        wide, narrow = np.full((50, 50), number, np.float32), np.full(50, number, np.float32)
+        return Rows(Batch(wide, wide, narrow, narrow, wide, wide), *[narrow] * 4)
+    store, index = ReplayStore(disk / "replay"), []
+    def flush(number):
+        store.append(rows_of(number))
+        index[:] = store.flush()
+    number = expect_full(flush, "of the replay buffer")
+    assert number == len(index) > 1 and store.count == 50 * (number + 1)
+    assert sorted(path.name for path in store.directory.iterdir()) == [entry["name"] for entry in index]
+    ReplayStore(store.directory).verify(index)
+    shutil.rmtree(checkpoints.path(3))
+    rows = ReplayStore(store.directory).restore(store.flush())
+    assert rows.batch.rewards.tolist() == [float(i // 50) for i in range(50 * (number + 1))]
     print("survived")
 """
 
 
 def test_a_full_disk(tmp_path):
-    mount = [
-        "unshare",
-        "-rm",
-        "sh",
-        "-c",
-        'mount -t tmpfs -o size=300k none "$0" && exec "$@"',
-        str(tmp_path),
-    ]
-    if shutil.which("unshare") is None or subprocess.run([*mount, "true"], capture_output=True).returncode:
-        pytest.skip("no private tmpfs here")
-    command = [*mount, sys.executable, "-c", textwrap.dedent(FULL), str(tmp_path)]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert run.stdout == "survived\n", run.stderr
+    run_on_small_disk(tmp_path, 300, FULL)

@@ -1,0 +1,112 @@
+"""Faults that storage has to survive: damaged bytes, failing system calls, kills at every write, a full disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+
+def damaged(paths: Sequence[Path], kind: str, count: int) -> Iterator[Path]:
+    """Each path in turn, with a flipped bit or a cut end at a random place. It is restored afterwards."""
+    random = np.random.default_rng(0)
+    for number in range(count):
+        path = paths[number % len(paths)]
+        good = path.read_bytes()
+        bad = bytearray(good)
+        at = int(random.integers(len(good)))
+        if kind == "flip":
+            bad[at] ^= 1 << int(random.integers(8))
+        else:
+            del bad[at:]
+        path.write_bytes(bad)
+        yield path
+        path.write_bytes(good)
+
+
+@contextmanager
+def failing_call(monkeypatch, names: Sequence[str], n: int, number: int) -> Iterator[list[str]]:
+    """The n-th call of the functions `os.NAME` fails with error `number`; yields the list of the calls so far."""
+    calls: list[str] = []
+
+    def failing(name, function):
+        def call(*arguments, **options):
+            calls.append(name)
+            if len(calls) - 1 == n:
+                raise OSError(number, os.strerror(number))
+            return function(*arguments, **options)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for name in names:
+            patch.setattr(os, name, failing(name, getattr(os, name)))
+        yield calls
+
+
+KILLER = """
+import os, shutil, signal, sys
+from pathlib import Path
+
+def die_at(n):
+    seen = 0
+    def event(name, arguments):
+        nonlocal seen
+        if name == "open":
+            relevant = isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        else:
+            relevant = name in ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "fsync")
+        if relevant:
+            if seen == n:
+                os.kill(os.getpid(), signal.SIGKILL)
+            seen += 1
+    os.fsync = lambda descriptor: event("fsync", ())
+    sys.addaudithook(event)
+
+root = Path(sys.argv[1])
+before = prepare(root / "original")
+for n in range(200):
+    directory = root / f"killed-{n:03d}"
+    shutil.copytree(root / "original", directory)
+    child = os.fork()
+    if child == 0:
+        die_at(n)
+        work(directory, before)
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    if status == 0:
+        print(n)
+        sys.exit(0)
+    assert os.WTERMSIG(status) == signal.SIGKILL, status
+sys.exit("never finished")
+"""
+
+
+def killed_at_every_write(tmp_path: Path, program: str) -> list[Path]:
+    """Kill a process before its n-th change to the disk, for every n; returns what each left behind.
+
+    `program` defines `prepare(directory) -> before` and `work(directory, before)`. Only `work` is killed.
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program) + KILLER, str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert run.returncode == 0, run.stderr
+    return [tmp_path / f"killed-{n:03d}" for n in range(int(run.stdout))]
+
+
+def run_on_small_disk(tmp_path: Path, kilobytes: int, program: str) -> None:
+    """Run a program on a file system of its own. Its argument is the directory; it must print "survived"."""
+    mount = ["unshare", "-rm", "sh", "-c", f'mount -t tmpfs -o size={kilobytes}k none "$0" && exec "$@"']
+    mount += [str(tmp_path)]
+    if shutil.which("unshare") is None or subprocess.run([*mount, "true"], capture_output=True).returncode:
+        pytest.skip("no private tmpfs here")
+    command = [*mount, sys.executable, "-c", textwrap.dedent(program), str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert run.stdout == "survived\n", run.stderr
