@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
@@ -12,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fidec.console.progress import Progress
 from fidec.errors import RunError
 from fidec.store import versions
 from fidec.store.logs import JsonlLog, RunLog, TensorBoardLog, read_jsonl
@@ -184,61 +182,6 @@ def test_tensorboard_holds_the_scalars_and_says_what_to_forget(tmp_path):
     scalars = [(e.step, {v.tag: v.simple_value for v in e.summary.value}) for e in events if e.summary.value]
     assert scalars == [(5, {"training/loss": 0.5, "n": 3.0})]
     assert [(e.step, e.session_log.status) for e in events if e.HasField("session_log")] == [(5, 1)]
-
-
-# --- progress -----------------------------------------------------------------------------------------------
-
-
-def test_plain_progress_is_occasional_and_complete():
-    now = 0.0
-    stream = io.StringIO()
-    with Progress(1000, 100, stream=stream, every=10.0, clock=lambda: now) as progress:
-        for step in range(110, 510, 10):
-            now += 1.0
-            progress.update(step, loss=0.123456)
-        progress.message("[not markup] saved")
-        now += 1.0
-        progress.update(1000, score="0.40")
-    lines = stream.getvalue().splitlines()
-    assert lines[0] == "step 110/1000  10 steps/s  loss 0.1235  1:29 left"
-    assert [line.split()[1] for line in lines if line.startswith("step")] == [
-        "110/1000",
-        "210/1000",
-        "310/1000",
-        "410/1000",
-        "1000/1000",
-    ]
-    assert "[not markup] saved" in lines
-    assert lines[-1].endswith("score 0.40")
-
-
-def test_progress_survives_a_closed_pipe():
-    class Closed(io.StringIO):
-        def write(self, text):
-            raise BrokenPipeError(32, "Broken pipe")
-
-    with Progress(10, stream=Closed()) as progress:
-        progress.update(5, loss=1.0)
-        progress.message("x")
-    assert progress.step == 5
-
-
-def test_progress_on_a_terminal_shows_a_bar(monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "120")
-    stream = Terminal()
-    with Progress(10, stream=stream) as progress:
-        progress.update(5, loss=0.25)
-        progress.message("[saved]")
-    text = stream.getvalue()
-    assert "step 5/10" in text
-    assert "loss 0.25" in text
-    assert "[saved]" in text
-    assert "\x1b[" in text
 
 
 # --- versions -----------------------------------------------------------------------------------------------

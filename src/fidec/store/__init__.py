@@ -1,1 +1,1 @@
-"""Storage: files that are whole or absent, hashes, locks, checkpoints, run directories and logs."""
+"""Storage: atomic files, JSON, hashes, locks, checkpoints, run directories and logs."""

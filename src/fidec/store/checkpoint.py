@@ -1,13 +1,13 @@
-"""Checkpoints that are either whole or not there, and are checked before use.
+"""Checkpoints: written atomically, and checked against their hashes before use.
 
     checkpoints/
       00010000/  state.safetensors   every array of the training state
-                 manifest.json       SHA-256 of each file, the step, and what the loop wants to remember
-      .tmp-00020000/    a save in progress      .trash-00005000/   one being removed
-      .old-00010000/    the former holder of a name, while its replacement moves in
+                 manifest.json       SHA-256 of each file, the step, and other values of the run
+      .tmp-00020000/    a save in progress      .trash-00005000/   a checkpoint that is being removed
+      .old-00010000/    a checkpoint that is being replaced
 
-A directory gets its final name by one rename after all its files are on the disk, so a crash at any time
-leaves the previous checkpoint, the new one, or both.
+A directory gets its final name by one rename, after all its files are on the disk. A crash at any time leaves the
+previous checkpoint, the new one, or both.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def _to_stderr(message: str) -> None:
 class Checkpoints:
     """The checkpoints of one run.
 
-    The one process that holds the run's lock may write; it clears what a crashed save left behind at once.
-    With `read_only` nothing on the disk is touched, so another process may look at a run that is going on.
+    Only the process that holds the run's lock may write. The constructor removes what a crashed save left behind.
+    With `read_only` nothing on the disk is changed, so another process can read the checkpoints of a running run.
     """
 
     def __init__(
@@ -77,17 +77,17 @@ class Checkpoints:
         return sorted(int(name) for name in names if re.fullmatch(r"[0-9]{8,}", name))
 
     def save(self, step: int, state: Any, extra: Mapping[str, Any] | None = None) -> Path:
-        """Store `state` under `step`; older checkpoints beyond `keep` go only after this one is safe.
+        """Save `state` as the checkpoint of `step`. Older checkpoints beyond `keep` are removed after that.
 
-        Raises `NonFiniteError` naming the leaf if the state holds NaN or infinity, and `RunError` if the disk
-        is full or fails; the earlier checkpoints are untouched by both.
+        Raises `NonFiniteError`, which names the leaf, if the state holds NaN or infinity. Raises `RunError` if the
+        disk is full or fails. Neither changes the earlier checkpoints.
         """
         if self.read_only:
             raise ValueError("these checkpoints were opened for reading only")
         flat = trees.flatten_tree(state)
         _check_finite(step, flat)
         final = self.path(step)
-        temporary, former = self._aside("tmp", final), self._aside("old", final)
+        temporary, former = self._hidden("tmp", final), self._hidden("old", final)
         size = sum(array.nbytes for array in flat.values())
         with files.writing(final, f"the checkpoint of step {step}, {size / 1e6:.1f} MB"):
             try:
@@ -96,7 +96,7 @@ class Checkpoints:
                 temporary.mkdir()
                 trees.save_flat(temporary / STATE, flat, {"format": "fidec-state-1"})
                 files.write_manifest(temporary, {"step": step, "extra": dict(extra or {})})
-                if final.exists():  # saved before, or damaged and reached again: one rename cannot replace it
+                if final.exists():  # one rename cannot replace a directory
                     os.rename(final, former)
                 os.rename(temporary, final)
                 files.fsync_directory(self.directory)
@@ -106,16 +106,16 @@ class Checkpoints:
                         os.rename(former, final)
                 shutil.rmtree(temporary, ignore_errors=True)
                 raise
-        self._collect(step)
+        self._remove_old(step)
         return final
 
     def latest(self, template: Any, check: Callable[[dict[str, Any]], None] | None = None) -> Restored | None:
         """The newest checkpoint that is intact, or None if none was ever saved.
 
-        A damaged one is passed over and reported through `warn`; if all are damaged, `CheckpointError`. So does an
-        intact one that does not fit `template` (leaves with shape and dtype, from `jax.eval_shape`): there the
-        configuration changed, not the disk, and an older checkpoint would fit no better. `check` is given `extra` and
-        may raise `CheckpointError` too: the checkpoint then refers to something else that is damaged.
+        A damaged checkpoint is skipped and reported through `warn`. If all are damaged, this raises
+        `CheckpointError`. It also raises `CheckpointError` if an intact checkpoint does not fit `template` (leaves
+        with shape and dtype, from `jax.eval_shape`): then the configuration has changed, and an older checkpoint would
+        not fit either. `check` gets `extra` and may raise `CheckpointError` if a file that it refers to is damaged.
         """
         tried: set[int] = set()
         damaged: list[int] = []
@@ -131,7 +131,7 @@ class Checkpoints:
                 if check is not None:
                     check(record["extra"])
             except CheckpointError as error:
-                if path.exists():  # else a running trainer removed it while we read
+                if path.exists():  # else the training process removed it while we read
                     damaged.append(step)
                     self.warn(f"the checkpoint of step {step} is damaged and is not used: {error}")
                 continue
@@ -145,15 +145,15 @@ class Checkpoints:
         if damaged:
             raise CheckpointError(
                 f"every checkpoint in {self.directory} is damaged (steps {', '.join(map(str, sorted(damaged)))}): "
-                "there is nothing to go on from. Restore one from a copy, or start again with --overwrite."
+                "the run cannot be resumed. Restore one from a copy, or start again with --overwrite."
             )
         return None
 
-    def _aside(self, kind: str, final: Path) -> Path:
+    def _hidden(self, kind: str, final: Path) -> Path:
         return self.directory / f".{kind}-{final.name}"
 
     def _clear_leftovers(self) -> None:
-        """Undo or finish what a crash interrupted. A failure only costs space: it never stops a run."""
+        """Undo or finish what a crash interrupted. A failure here costs only space, so it is only reported."""
         try:
             for path in sorted(self.directory.glob(".old-*")):
                 final = self.directory / path.name.removeprefix(".old-")
@@ -163,20 +163,20 @@ class Checkpoints:
                 for path in self.directory.glob(f".{kind}-*"):
                     files.remove(path)
         except OSError as error:
-            self.warn(f"could not clear what an interrupted save left in {self.directory}: {error}")
+            self.warn(f"could not remove what an interrupted save left in {self.directory}: {error}")
 
-    def _collect(self, saved: int) -> None:
-        """Keep the newest `keep` up to the one just saved. Later ones were passed over as damaged at resume.
+    def _remove_old(self, saved: int) -> None:
+        """Remove all checkpoints but the newest `keep` up to the one just saved. Later ones are damaged.
 
-        Each is renamed before it is emptied: a crash half-way never leaves a partial checkpoint with a final
-        name. Trouble here is only reported, because the save itself has succeeded.
+        Each is renamed before it is emptied, so that a crash never leaves a partial checkpoint with a final name.
+        Errors are only reported, because the save itself has succeeded.
         """
         kept = [step for step in self.steps() if step <= saved][-self.keep :]
         for step in self.steps():
             if step in kept:
                 continue
             try:
-                trash = self._aside("trash", self.path(step))
+                trash = self._hidden("trash", self.path(step))
                 files.remove(trash)
                 os.rename(self.path(step), trash)
             except OSError as error:

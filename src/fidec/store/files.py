@@ -41,7 +41,7 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 
 def fsync_directory(path: str | Path) -> None:
-    """A rename is only durable once the directory that holds the name is on the disk."""
+    """Write a directory's entries to the disk. A rename is durable only after this."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -63,7 +63,7 @@ def sha256_file(path: str | Path) -> str:
 
 
 def disk_error(error: OSError, path: Path, what: str) -> RunError:
-    """A message about `what` could not be written, and what the user can do."""
+    """The error for `what` that could not be written; it says what the user can do."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         place = next((p for p in (path, *path.absolute().parents) if p.exists()), Path("/"))
         free = shutil.disk_usage(place).free
@@ -80,9 +80,9 @@ def disk_error(error: OSError, path: Path, what: str) -> RunError:
 
 @contextlib.contextmanager
 def writing(path: str | Path, what: str) -> Iterator[None]:
-    """Turn the operating system's errors inside the block into a `RunError` that says what to do.
+    """Turn an OSError inside the block into a `RunError` that names `what` and says what to do.
 
-    Blocks may be nested; the outermost one names what the user was waiting for.
+    Blocks may be nested. The message then names what the outermost block writes.
     """
     try:
         yield
@@ -107,8 +107,8 @@ def atomic_write(path: str | Path, content: bytes | str) -> None:
 def to_builtin(value: Any) -> Any:
     """Convert a value for JSON: NumPy and JAX numbers become Python's, tuples lists, NaN and infinity None.
 
-    Narrow floats take their shortest decimal form, so a float32 0.1 is written 0.1 and reads back, as a
-    float32, to the very same bits.
+    Narrow floats take their shortest decimal form. A float32 0.1 is written as 0.1, which reads back to the same
+    float32.
     """
     if value is None or isinstance(value, str | bool):
         return value
@@ -209,7 +209,7 @@ def verify_file(path: Path, entry: Mapping[str, Any], whose: str) -> None:
 
 
 def _render_manifest(body: dict[str, Any]) -> str:
-    """One canonical text: the digest covers the rest, and any other spelling of it is refused."""
+    """The text of a manifest, with a digest of the rest. Any other text with the same content is rejected."""
     digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
     return json.dumps({**body, "sha256": digest}, sort_keys=True, indent=1) + "\n"
 

@@ -1,9 +1,8 @@
-"""What a run writes down while it goes: JSON lines, one per event, and TensorBoard's copy of the numbers.
+"""The logs of a run: JSON lines, one per event, and a copy of the numbers for TensorBoard.
 
 `train.jsonl`, `eval.jsonl`, `episodes.jsonl` and `exploration.jsonl` hold nothing that depends on the clock. Each
-checkpoint remembers how long they were; a resumed run cuts them back to that length, so they end up byte for byte
-as if it had never been interrupted. Everything that depends on the clock goes to `time.jsonl`, which is only ever
-appended to and so also shows the work that was lost.
+checkpoint records their lengths. A resumed run cuts them back to these lengths, so that they end up byte for byte as
+in an uninterrupted run. Everything that depends on the clock goes to `time.jsonl`, which is only appended to.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from fidec.errors import RunError
 from fidec.store import files
 
 REPLAYED = ("train", "eval", "episodes", "exploration")
-LAZY = ("exploration",)  # made with its first row: a run without an online phase has none
+LAZY = ("exploration",)  # created with its first row, so that a run without an online phase has none
 
 
 class JsonlLog:
@@ -76,13 +75,13 @@ class JsonlLog:
             self._file = -1
 
     def _drop_torn_line(self) -> None:
-        """A process killed inside a write may leave half a line; appending to it would spoil two."""
+        """Cut off the half of a line that a process killed inside a write leaves behind."""
         end = size = self.position()
         while end:
             start = max(0, end - 65536)
-            found = os.pread(self._file, end - start, start).rfind(b"\n")
-            if found >= 0:
-                end = start + found + 1
+            newline = os.pread(self._file, end - start, start).rfind(b"\n")
+            if newline >= 0:
+                end = start + newline + 1
                 break
             end = start
         if end < size:
@@ -90,7 +89,7 @@ class JsonlLog:
 
 
 def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
-    """Every event of a JSON-lines file; an unfinished last line, of a crash or a live run, is left out."""
+    """Every event of a JSON-lines file. An unfinished last line, of a crash or of a running run, is left out."""
     path = Path(path)
     try:
         lines = path.read_bytes().split(b"\n")
@@ -110,21 +109,21 @@ def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
 class TensorBoardLog:
     """Scalars as TensorBoard events.
 
-    tensorboardX's usual writer hands events to a thread, and once that thread has died of a full disk the
-    training would wait for it for ever; its synchronous writer raises where the error is.
+    tensorboardX's usual writer passes events to a thread. If a full disk ends that thread, training waits for it for
+    ever. Its synchronous writer raises the error instead.
     """
 
     def __init__(self, directory: str | Path, purge_step: int | None = None):
         from tensorboardX.event_file_writer import EventsWriter
 
-        # The message types are made at import, out of sight of a type checker.
+        # The message types are created at import, so a type checker does not see them.
         event_pb2 = importlib.import_module("tensorboardX.proto.event_pb2")
         summary_pb2 = importlib.import_module("tensorboardX.proto.summary_pb2")
         self._event, self._summary = event_pb2.Event, summary_pb2.Summary
         self.directory = Path(directory)
         with files.writing(self.directory, "TensorBoard's events"):
             self.directory.mkdir(parents=True, exist_ok=True)
-            # The name has only whole seconds: without the suffix a quick resume would overwrite its past.
+            # The name has whole seconds only. Without the suffix a quick resume would overwrite the earlier file.
             suffix = f".{time.time_ns() % 10**9:09d}.{os.getpid()}"
             self._writer = EventsWriter(str(self.directory / "events"), suffix)
             if purge_step is not None:
@@ -170,7 +169,7 @@ class RunLog:
         self._scalars(step, metrics)
 
     def evaluation(self, step: int, summary: Mapping[str, Any], episodes: Iterable[Mapping[str, Any]]) -> None:
-        """One row per episode, then the summary: a summary on the disk always has its episodes."""
+        """One row per episode, then the summary, so that a summary on the disk always has its episodes."""
         self._logs["episodes"].write_all({"step": step, **episode} for episode in episodes)
         self._logs["eval"].write({"step": step, **summary})
         self._scalars(step, summary)
@@ -192,7 +191,7 @@ class RunLog:
         return {name: self._logs[name].position() for name in REPLAYED if name in self._logs}
 
     def resume(self, positions: Mapping[str, int] | None, step: int = 0) -> None:
-        """Forget what was logged after the checkpoint of `step`; None if the run starts from nothing.
+        """Cut the logs back to their `positions` at the checkpoint of `step`; None if the run starts from nothing.
 
         A log that has no position was not there when the checkpoint was made. TensorBoard is told to hide what it
         has of later steps.
@@ -216,7 +215,7 @@ class RunLog:
         if name not in self._logs:
             self._logs[name] = JsonlLog(self._path(name))
             with files.writing(self._path(name), f"{name}.jsonl"):
-                files.fsync_directory(self.directory)  # a checkpoint may count on a file that was made just before
+                files.fsync_directory(self.directory)  # a checkpoint may refer to this file
         return self._logs[name]
 
     def _scalars(self, step: int, values: Mapping[str, Any]) -> None:

@@ -4,10 +4,9 @@
       00000000.safetensors   rows 0 to 11999: what was collected up to the first checkpoint
       00012000.safetensors   rows 12000 and on, up to the second
 
-A segment is written once and never again, so a checkpoint costs what was collected since the last one. The
-checkpoint's manifest holds the index: the size and the SHA-256 of every segment. The index of an older
-checkpoint is the beginning of that of a newer one, and a segment that no checkpoint lists is one that a crash
-left behind.
+A segment is written once, so a checkpoint writes only what was collected since the last one. The checkpoint's
+manifest holds the index: the size and the SHA-256 of every segment. The index of an older checkpoint is the beginning
+of the index of a newer one. A segment that no checkpoint lists was left behind by a crash.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from fidec.types import Batch
 
 Index = list[dict[str, Any]]  # plain JSON: one entry a segment, with the keys of ENTRY
 ENTRY = {"name": str, "first": int, "rows": int, "bytes": int, "sha256": str}
-# A segment, or what a killed `files.write_whole` leaves of one. A user's own file in the directory is neither.
+# The name of a segment, or of the temporary file that a killed `files.write_whole` leaves.
 OURS = re.compile(r"[0-9]{8,}\.safetensors|\.[0-9]{8,}\.safetensors\.[0-9]+\.tmp")
 
 _Layout = dict[str, tuple[np.dtype, tuple[int, ...]]]  # type of each column, and shape of one row of it
@@ -42,7 +41,7 @@ class Rows(NamedTuple):
     terminals: np.ndarray  # bool, whether the episode ended with this row
 
     @property
-    def count(self) -> int:  # hides that of tuples, which compares and so makes no sense for arrays
+    def count(self) -> int:  # replaces tuple.count, which makes no sense for arrays
         return len(self.episodes)
 
 
@@ -57,7 +56,7 @@ def concatenate(parts: Sequence[Rows]) -> Rows:
 
 
 class ReplayStore:
-    """The segments of one run. Only the process that holds the run's lock may use it, but for `verify`."""
+    """The segments of one run. Only the process that holds the run's lock may use it, except for `verify`."""
 
     def __init__(self, directory: str | Path):
         self.directory = Path(directory)
@@ -98,10 +97,10 @@ class ReplayStore:
             first += entry["rows"]
 
     def restore(self, index: Index | None) -> Rows | None:
-        """All rows that `index` lists, None if there are none; the store goes on from there.
+        """All rows that `index` lists, None if there are none. The store continues after them.
 
-        Every segment is verified before one is parsed. Segments that the index does not list, which were written
-        after its checkpoint, are removed; if anything is wrong with those that it lists, none is.
+        Every segment is verified before one is parsed. Segments that the index does not list were written after its
+        checkpoint and are removed, unless one that it lists is damaged.
         """
         self.verify(index)
         index = [dict(entry) for entry in index or []]
@@ -110,7 +109,7 @@ class ReplayStore:
             path = self.directory / entry["name"]
             part = _parse(path, trees.load_flat(path))
             layout = _checked_layout(part, entry["rows"], layout, CheckpointError, str(path))
-            if not whole:  # one segment at a time is copied into it: two whole buffers may not fit into the memory
+            if not whole:  # filled segment by segment: two whole buffers may not fit into memory
                 whole = {name: np.empty((_end(index), *shape), dtype) for name, (dtype, shape) in layout.items()}
             for name, column in _columns(part).items():
                 whole[name][entry["first"] : entry["first"] + entry["rows"]] = column
@@ -125,16 +124,16 @@ class ReplayStore:
         path = self.directory / _name(first)
         what = f"rows {first} to {first + rows.count - 1} of the replay buffer, {size / 1e6:.1f} MB"
         with files.writing(path, what):
-            if not self.directory.is_dir():  # here, so that a run without an online phase has no directory
+            if not self.directory.is_dir():  # created here, so that a run without an online phase has none
                 self.directory.mkdir(parents=True)
                 files.fsync_directory(self.directory.parent)
             if path.exists():
-                raise RunError(f"{path} was not written by this process and is not replaced: go on with --resume")
+                raise RunError(f"{path} was not written by this process and is not replaced: continue with --resume")
             try:
                 trees.save_flat(path, flat, {"format": "fidec-replay-1"})
                 digest = files.sha256_file(path)
                 written = path.stat().st_size
-            except BaseException:  # it may have its name and yet not be durable
+            except BaseException:  # the file may exist without being durable
                 with contextlib.suppress(OSError):
                     path.unlink(missing_ok=True)
                 raise
@@ -158,7 +157,7 @@ def _end(index: Index) -> int:
 
 
 def _checked_index(index: Any) -> Index:
-    """`index` if it lists segments one after the other, from row 0 on, each under the only name it may have."""
+    """`index`, if it lists consecutive segments from row 0 on, each under the name of its first row."""
     if not isinstance(index, list | None):
         raise CheckpointError(f"the index of the replay buffer is {type(index).__name__}, expected a list")
     first = 0
@@ -200,8 +199,8 @@ def _checked_layout(rows: Rows, count: int, layout: _Layout | None, error: type[
     for name, column in columns.items():
         if column.shape[:1] != (count,):
             raise error(f"{what}: column {name!r} has shape {column.shape}, expected {count} rows")
-    found = {name: (column.dtype, column.shape[1:]) for name, column in columns.items()}
-    for name in sorted(found.keys() | (layout or found).keys()):
-        if layout is not None and found.get(name) != layout.get(name):
-            raise error(f"{what}: column {name!r} is {found.get(name)}, in the rows before it is {layout.get(name)}")
-    return found
+    own = {name: (column.dtype, column.shape[1:]) for name, column in columns.items()}
+    for name in sorted(own.keys() | (layout or own).keys()):
+        if layout is not None and own.get(name) != layout.get(name):
+            raise error(f"{what}: column {name!r} is {own.get(name)}, in earlier rows it is {layout.get(name)}")
+    return own

@@ -1,13 +1,13 @@
-"""The directory of a run: what lies where, who may write there, and what may be deleted.
+"""The directory of a run: its files, its lock, and what may be deleted.
 
-run.json          the marker: only a directory that has it is ever resumed or overwritten
+run.json          the marker: only a directory that has it is resumed or overwritten
 lock              held while a process works here; says which (`fidec.store.lock`)
 config.json       the resolved configuration      environment.json  versions, devices, data hash
 status.json       running | done | failed | preempted, the step and the reason
-train.jsonl  eval.jsonl  episodes.jsonl  exploration.jsonl   what happened, free of wall-clock values
+train.jsonl  eval.jsonl  episodes.jsonl  exploration.jsonl   the logs, without wall-clock values
 time.jsonl        wall-clock                       run.log           messages
 tb/  checkpoints/  policy/
-replay/           transitions of the online phase, which the checkpoints refer to
+replay/           transitions of the online phase; the checkpoints refer to them
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MARKER = "run.json"
 LOCK = "lock"
 MARKER_CONTENT = {"format": "fidec-run", "version": 1}
 STATES = ("running", "done", "failed", "preempted")
-# What a run makes, and all that overwriting removes: a user's own files in the directory stay.
+# The files of a run. Overwriting removes these and keeps a user's own files.
 CONTENTS = (
     "config.json",
     "environment.json",
@@ -47,7 +47,7 @@ CONTENTS = (
 
 
 class RunDirectory:
-    """A run on the disk. Make one with `create` or `open`; close it to let another process in."""
+    """A run on the disk. Make one with `create` or `open`. `close` releases its lock."""
 
     def __init__(self, path: Path, held: FileLock | None):
         self.path = path
@@ -57,18 +57,18 @@ class RunDirectory:
     def create(cls, path: str | Path, overwrite: bool = False) -> RunDirectory:
         """Start a run in a new or empty directory, or, with `overwrite`, in that of an earlier run.
 
-        The lock is taken before anything is deleted, and the lock file itself stays, so of several processes
-        that start at once exactly one goes on.
+        The lock is taken before anything is deleted, and the lock file stays. So if several processes start at the
+        same time, exactly one of them continues.
         """
         path = Path(path)
         if path.exists() and not path.is_dir():
             raise RunError(f"{path} is a file; a run needs a directory. Choose another --out.")
         with files.writing(path, "the run directory"):
             path.mkdir(parents=True, exist_ok=True)
-        _refuse_foreign(path)
+        _check_marker(path)
         held = lock.acquire(path / LOCK)
         try:
-            _refuse_foreign(path)
+            _check_marker(path)
             if (path / MARKER).exists():
                 if not overwrite:
                     raise RunError(
@@ -76,7 +76,7 @@ class RunDirectory:
                         "replace it by --overwrite, or choose another --out."
                     )
                 with files.writing(path, "the run directory"):
-                    _empty(path)
+                    _remove_contents(path)
             files.write_json(path / MARKER, MARKER_CONTENT)
         except BaseException:
             held.release()
@@ -85,12 +85,12 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: str | Path, read_only: bool = False) -> RunDirectory:
-        """Open an existing run: with the lock to go on with it, or `read_only`, even while it is running."""
+        """Open an existing run with its lock, or `read_only` without it, even while the run is going on."""
         path = Path(path)
         if not path.is_dir():
             raise RunError(f"there is no run at {path}: no such directory")
         if not _has_marker(path):
-            raise RunError(f"{path} is not a fidec run: it has no {MARKER} of fidec's")
+            raise RunError(f"{path} is not a fidec run: it has no {MARKER} written by fidec")
         if read_only:
             return cls(path, None)
         held = lock.acquire(path / LOCK)
@@ -169,13 +169,13 @@ class RunDirectory:
 
 
 def _has_marker(path: Path) -> bool:
-    """Whether `run.json` is ours: another tool's file of that name must not make a directory deletable."""
+    """Whether fidec wrote `run.json`. Another tool may have a file of that name."""
     content = files.find_json(path / MARKER)
     return content is not None and content.get("format") == MARKER_CONTENT["format"]
 
 
-def _refuse_foreign(path: Path) -> None:
-    """Without the marker a directory must be empty, but for what a start that was killed leaves behind."""
+def _check_ours(path: Path) -> None:
+    """Raise unless the directory has the marker, or is empty except for what a killed start leaves behind."""
     if _has_marker(path):
         return
     with files.writing(path, "the run directory"):
@@ -184,17 +184,17 @@ def _refuse_foreign(path: Path) -> None:
     if others:
         raise RunError(
             f"{path} is not empty ({others[0]!r}{' and more' if len(others) > 1 else ''}) and is not a fidec "
-            f"run: it has no {MARKER} of fidec's, so neither --resume nor --overwrite may touch it. "
+            f"run: it has no {MARKER} written by fidec, so neither --resume nor --overwrite may change it. "
             "Choose another --out."
         )
 
 
 def _empty(path: Path) -> None:
-    """Remove what the earlier run made; the marker and the lock stay, so a crash half-way can be repeated."""
+    """Remove the files of the earlier run. The marker and the lock stay, so that this can be repeated after a crash."""
     for entry in [*(path / name for name in CONTENTS), *_leftovers(path)]:
         files.remove(entry)
 
 
 def _leftovers(path: Path) -> list[Path]:
-    """What an atomic write or a replaced policy leaves behind when it is killed."""
+    """Files that a killed atomic write, or a killed replacement of the policy, leaves behind."""
     return [*path.glob(".*.tmp"), path / ".policy.old"]

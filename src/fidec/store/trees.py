@@ -1,4 +1,4 @@
-"""Trees of arrays on the disk: one safetensors file whose names are the paths of the leaves."""
+"""Trees of arrays as safetensors files. The name of an array is its path in the tree."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _paths(tree: Any) -> tuple[list[tuple[str, Any]], Any]:
     """Leaves with their paths as text ("critic/params/Dense_0/kernel"), and the structure of the tree."""
     import jax  # here, so that reading a run's logs does not import jax
 
-    def escape(entry: Any) -> str:  # as JSON pointers do, so that {"a/b": x} and {"a": {"b": x}} differ
+    def escape(entry: Any) -> str:  # as in JSON pointers, so that {"a/b": x} and {"a": {"b": x}} differ
         return jax.tree_util.keystr((entry,), simple=True).replace("~", "~0").replace("/", "~1")
 
     leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
@@ -77,13 +77,13 @@ def unflatten_like(template: Any, flat: Mapping[str, np.ndarray]) -> Any:
         if name not in wanted:
             raise CheckpointError(f"the stored state has a leaf {name!r} that this configuration lacks")
     for name, leaf in wanted.items():
-        found = flat[name]
-        if tuple(found.shape) != tuple(leaf.shape):
+        array = flat[name]
+        if tuple(array.shape) != tuple(leaf.shape):
             raise CheckpointError(
-                f"leaf {name!r} is stored with shape {tuple(found.shape)}, expected {tuple(leaf.shape)}"
+                f"leaf {name!r} is stored with shape {tuple(array.shape)}, expected {tuple(leaf.shape)}"
             )
-        if found.dtype != leaf.dtype:
-            raise CheckpointError(f"leaf {name!r} is stored as {found.dtype}, expected {leaf.dtype}")
+        if array.dtype != leaf.dtype:
+            raise CheckpointError(f"leaf {name!r} is stored as {array.dtype}, expected {leaf.dtype}")
     return jax.tree_util.tree_unflatten(structure, [flat[name] for name in wanted])
 
 

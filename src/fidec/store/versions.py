@@ -1,4 +1,4 @@
-"""What a run was made with: versions, machine, and the revision of the code."""
+"""Versions of the packages, the machine, and the revision of the code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PACKAGES = (
 
 
 def environment(dataset: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Everything that may change a result besides the configuration; `dataset` is recorded as given."""
+    """Everything besides the configuration that may change a result. `dataset` is recorded as given."""
     import jax
 
     return {
