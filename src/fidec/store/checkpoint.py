@@ -113,9 +113,9 @@ class Checkpoints:
         """The newest checkpoint that is intact, or None if none was ever saved.
 
         A damaged checkpoint is skipped and reported through `warn`. If all are damaged, this raises
-        `CheckpointError`. It also raises `CheckpointError` if an intact checkpoint does not fit `template` (leaves
-        with shape and dtype, from `jax.eval_shape`): then the configuration has changed, and an older checkpoint would
-        not fit either. `check` gets `extra` and may raise `CheckpointError` if a file that it refers to is damaged.
+        `CheckpointError`. It also does so if an intact checkpoint does not fit `template` (leaves with shape and
+        dtype, from `jax.eval_shape`): then the configuration has changed, and an older checkpoint would not fit
+        either. `check` gets `extra` and may raise `CheckpointError` if a file that it refers to is damaged.
         """
         tried: set[int] = set()
         damaged: list[int] = []

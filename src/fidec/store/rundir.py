@@ -65,10 +65,10 @@ class RunDirectory:
             raise RunError(f"{path} is a file; a run needs a directory. Choose another --out.")
         with files.writing(path, "the run directory"):
             path.mkdir(parents=True, exist_ok=True)
-        _check_marker(path)
+        _check_ours(path)
         held = lock.acquire(path / LOCK)
         try:
-            _check_marker(path)
+            _check_ours(path)
             if (path / MARKER).exists():
                 if not overwrite:
                     raise RunError(
@@ -189,8 +189,8 @@ def _check_ours(path: Path) -> None:
         )
 
 
-def _empty(path: Path) -> None:
-    """Remove the files of the earlier run. The marker and the lock stay, so that this can be repeated after a crash."""
+def _remove_contents(path: Path) -> None:
+    """Remove the files of the earlier run. The marker and the lock stay, so that a crash does no harm."""
     for entry in [*(path / name for name in CONTENTS), *_leftovers(path)]:
         files.remove(entry)
 
