@@ -21,15 +21,17 @@ import pytest
 import requests
 
 from fidec.cli import main
+from fidec.data import download as module
 from fidec.data import load_dataset
 from fidec.data.cache import read_sidecar
-from fidec.data.download import Patience, Wanted, download, get, mirrors, wanted
+from fidec.data.download import OfficialFile, download, official_files
 from fidec.data.sources.d4rl import D4RL_FILES
+from fidec.data.transfer import Limits
 from fidec.errors import ConfigError, DataError
 from fidec.store.files import sha256_file
 
 NAME = "pointmaze-medium-navigate-v0"
-QUICK = Patience(connect=0.5, stall=0.15, attempts=3, unreachable=1, backoff=0.001, progress=2**30, chunk=512)
+QUICK = Limits(connect=0.5, stall=0.15, attempts=3, unreachable=1, backoff=0.001, progress=2**30, chunk=512)
 
 
 def archive(rows: int = 400, **arrays) -> bytes:
@@ -160,7 +162,7 @@ def no_proxy_of_the_machine(monkeypatch):
 
 
 def fetch(server: Server, folder, name: str = NAME, **options):
-    return download(name, folder, url=server.url, **{"val": False, "patience": QUICK, **options})
+    return download(name, folder, url=server.url, **{"val": False, "limits": QUICK, **options})
 
 
 def names(folder) -> list[str]:
@@ -184,7 +186,7 @@ def test_both_files_are_fetched_recorded_and_asked_for_once(tmp_path, serve, cap
     assert [path for path, _ in server.seen] == [f"/{NAME}.npz", f"/{NAME}-val.npz"]
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "is there already (origin: downloaded)" in captured.err
+    assert "exists already (origin: downloaded)" in captured.err
     train.write_bytes(DATA + b"x")
     with pytest.raises(DataError, match="SHA-256"):
         fetch(server, folder)
@@ -213,7 +215,7 @@ def test_an_interrupted_transfer_goes_on_where_it_stopped(tmp_path, serve, word)
 
 def test_ctrl_c_leaves_a_part_that_the_next_call_goes_on_with(tmp_path, serve, monkeypatch, capsys):
     server = serve()
-    advance = get.Progress.advance
+    advance = module.Progress.advance
 
     def stop_in_the_middle(meter, count):
         advance(meter, count)
@@ -221,13 +223,13 @@ def test_ctrl_c_leaves_a_part_that_the_next_call_goes_on_with(tmp_path, serve, m
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(get.Progress, "advance", stop_in_the_middle)
+        patch.setattr(module.Progress, "advance", stop_in_the_middle)
         with pytest.raises(KeyboardInterrupt):
             fetch(server, tmp_path)
     (part,) = tmp_path.glob("*.part")
     size = part.stat().st_size
     assert part.read_bytes() == DATA[:size]
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "the same command continues" in capsys.readouterr().err
     assert not (tmp_path / f"{NAME}.npz").exists()
     (path,) = fetch(server, tmp_path)
     assert path.read_bytes() == DATA
@@ -237,8 +239,8 @@ def test_ctrl_c_leaves_a_part_that_the_next_call_goes_on_with(tmp_path, serve, m
 
 def test_a_killed_process_leaves_a_part_and_no_lock(tmp_path, serve):
     server = serve(script=["stall"])
-    call = f"download({NAME!r}, {str(tmp_path)!r}, url={server.url!r}, val=False, patience=Patience(chunk=512))"
-    code = f"from fidec.data.download import Patience, download; {call}"
+    call = f"download({NAME!r}, {str(tmp_path)!r}, url={server.url!r}, val=False, limits=Limits(chunk=512))"
+    code = f"from fidec.data.download import download; from fidec.data.transfer import Limits; {call}"
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 30
@@ -271,7 +273,7 @@ def test_bytes_are_counted_whatever_the_library_says(tmp_path, serve, monkeypatc
 def test_a_part_that_was_complete_is_only_checked(tmp_path, serve, monkeypatch):
     server = serve()
     with monkeypatch.context() as patch:
-        patch.setattr(get, "_check", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(module, "_check", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             fetch(server, tmp_path)
     (path,) = fetch(server, tmp_path)
@@ -330,13 +332,13 @@ def test_passing_errors_are_retried_and_permanent_ones_are_not(tmp_path, serve):
     assert len(server.seen) == 1
 
 
-def test_only_progress_renews_the_patience(tmp_path, serve):
-    patience = Patience(stall=0.2, attempts=3, backoff=0.001, progress=1000, chunk=512)
+def test_only_progress_renews_the_attempts(tmp_path, serve):
+    limits = Limits(stall=0.2, attempts=3, backoff=0.001, progress=1000, chunk=512)
     flaky = ["sliver", "500"] * 3
     with pytest.raises(DataError, match=r"connection was lost .*3 attempts"):
-        fetch(serve(script=list(flaky), ranges=False), tmp_path / "a", patience=patience)
+        fetch(serve(script=list(flaky), ranges=False), tmp_path / "a", limits=limits)
     server = serve(script=list(flaky))
-    assert fetch(server, tmp_path / "b", patience=patience)[0].read_bytes() == DATA
+    assert fetch(server, tmp_path / "b", limits=limits)[0].read_bytes() == DATA
     assert len(server.seen) == 2 * 3 + 1
 
 
@@ -361,8 +363,8 @@ def test_what_is_not_the_data_never_gets_its_name(tmp_path, serve, word, body, s
 def test_the_next_mirror_is_asked(tmp_path, serve, monkeypatch):
     gone, page, slow, good = serve({}), serve(script=["html"]), serve(script=["stall"] * 9, validators=False), serve()
     urls = tuple(f"{server.url}/{NAME}.npz" for server in (gone, page, slow, good))
-    monkeypatch.setattr(get, "wanted", lambda *_, **__: (Wanted(f"{NAME}.npz", urls),))
-    (path,) = download(NAME, tmp_path, patience=QUICK)
+    monkeypatch.setattr(module, "official_files", lambda *_, **__: (OfficialFile(f"{NAME}.npz", urls),))
+    (path,) = download(NAME, tmp_path, limits=QUICK)
     assert path.read_bytes() == DATA
     assert read_sidecar(path)["url"] == urls[-1]
     assert [len(server.seen) for server in (gone, page, slow, good)] == [1, 1, QUICK.attempts, 1]
@@ -374,13 +376,13 @@ def test_known_checksums_are_kept_to(tmp_path, serve, monkeypatch):
     other = serve({f"{NAME}.npz": archive(60)})
     good = serve()
     urls = tuple(f"{server.url}/{NAME}.npz" for server in (other, good))
-    file = Wanted(f"{NAME}.npz", urls, sha256(DATA).hexdigest())
-    monkeypatch.setattr(get, "wanted", lambda *_, **__: (file,))
-    (path,) = download(NAME, tmp_path / "a", patience=QUICK)
+    file = OfficialFile(f"{NAME}.npz", urls, sha256(DATA).hexdigest())
+    monkeypatch.setattr(module, "official_files", lambda *_, **__: (file,))
+    (path,) = download(NAME, tmp_path / "a", limits=QUICK)
     assert (path.read_bytes(), read_sidecar(path)["checksum"]) == (DATA, "known")
     good.files = {}
     with pytest.raises(DataError, match=r"SHA-256 is .* instead of"):
-        download(NAME, tmp_path / "b", patience=QUICK)
+        download(NAME, tmp_path / "b", limits=QUICK)
     assert names(tmp_path / "b") == []
     # A file put there by hand is known by its checksum, too.
     (tmp_path / "c").mkdir()
@@ -447,9 +449,9 @@ def test_d4rl_files_are_checked_and_read(tmp_path, serve):
 def test_a_failure_says_what_was_tried_and_what_to_do(tmp_path, serve, monkeypatch):
     gone, down = serve({}), serve(script=["502"] * 9)
     urls = (f"{gone.url}/{NAME}.npz", f"{down.url}/{NAME}.npz", f"http://127.0.0.1:9/{NAME}.npz")
-    monkeypatch.setattr(get, "wanted", lambda *_, **__: (Wanted(f"{NAME}.npz", urls),))
+    monkeypatch.setattr(module, "official_files", lambda *_, **__: (OfficialFile(f"{NAME}.npz", urls),))
     with pytest.raises(DataError) as caught:
-        download(NAME, tmp_path, patience=QUICK)
+        download(NAME, tmp_path, limits=QUICK)
     text = str(caught.value)
     for part in (*urls, "HTTP 404", "HTTP 502", "3 attempts", "Connection refused", "HTTPS_PROXY", "--url"):
         assert part in text
@@ -495,7 +497,7 @@ def test_a_proxy_is_used_where_the_environment_says_so(tmp_path, serve, monkeypa
     monkeypatch.setenv("HTTP_PROXY", proxy.url)
     monkeypatch.setenv("http_proxy", proxy.url)
     address = f"http://data.example/{NAME}.npz"
-    (path,) = download(NAME, tmp_path / "a", url=address, val=False, patience=QUICK)
+    (path,) = download(NAME, tmp_path / "a", url=address, val=False, limits=QUICK)
     assert path.read_bytes() == DATA
     assert proxy.seen == [(address, None)]  # a proxy is asked with the whole address
     direct = serve()
@@ -506,21 +508,21 @@ def test_a_proxy_is_used_where_the_environment_says_so(tmp_path, serve, monkeypa
 
 
 def test_ids_and_addresses(monkeypatch):
-    train, val = wanted("cube-single-play-singletask-task3-v0")
+    train, val = official_files("cube-single-play-singletask-task3-v0")
     assert (train.name, val.name) == ("cube-single-play-v0.npz", "cube-single-play-v0-val.npz")
     assert train.urls[0] == "https://rail.eecs.berkeley.edu/datasets/ogbench/cube-single-play-v0.npz"
     assert len(train.urls) >= 3
     assert all(url.startswith("https://") and url.endswith(f"/{val.name}") for url in val.urls)
     assert train.sha256 != val.sha256
     monkeypatch.setenv("HF_ENDPOINT", "https://hub.example/")
-    assert any(url.startswith("https://hub.example/datasets/") for url in wanted("scene-play-v0")[0].urls)
+    assert any(url.startswith("https://hub.example/datasets/") for url in official_files("scene-play-v0")[0].urls)
     assert len(D4RL_FILES) == 18
-    (door,) = wanted("door-cloned-v1")
+    (door,) = official_files("door-cloned-v1")
     assert door.name == "door-cloned-v1.hdf5"
     assert door.urls[0] == "https://rail.eecs.berkeley.edu/datasets/offline_rl/hand_dapg_v1/door-cloned-v1.hdf5"
-    (umaze,) = wanted("d4rl:antmaze-umaze-v2")
+    (umaze,) = official_files("d4rl:antmaze-umaze-v2")
     assert umaze.urls[0].endswith("/Ant_maze_u-maze_noisy_multistart_False_multigoal_False_sparse_fixed.hdf5")
-    assert all(len(value) == 64 and name.endswith(".npz") for name, value in mirrors.KNOWN_SHA256.items())
+    assert all(len(value) == 64 and name.endswith(".npz") for name, value in module.KNOWN_SHA256.items())
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Visual data: OGBench's own pictures of the state data's own physics, and cheaper pictures of the same."""
+"""Visual data has OGBench's images and the physics of the state data; fast rendering is close to it."""
 
 from __future__ import annotations
 
@@ -16,42 +16,25 @@ from fidec.envs.make import gl_environ
 # In a process of its own: MuJoCo looks for OpenGL once, when it is first imported.
 SCRIPT = """
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 import numpy as np
-from fidec.make.play import PlayWorld
-from fidec.make.recipes import RECIPES, Recipe
-from fidec.make.visual import VisualPlayWorld
-from fidec.make.world import open_env, seed_generators
 from fidec.envs.fast_render import install
+from fidec.make.recipes import RECIPES
+from fidec.make.worker import open_world
+from fidec.make.world import open_env, seed_generators
 
 name, rows, out = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-
-
-@dataclass(frozen=True)
-class Visual(Recipe):
-    rendering: str = "exact"
-    has_buttons = property(lambda self: not name.startswith("cube"))
-    dtypes = property(lambda self: {**super().dtypes, "observations": "uint8"})
-
-
-def visual(rendering):
-    return VisualPlayWorld(
-        Visual(f"visual-{name}-play-v0", f"visual-{name}-v0", "visual-play", rows, 0.1, 0.5, rendering=rendering)
-    )
-
-
-world = visual("exact")
-world.recipe = replace(world.recipe, episode_rows=2)
-world.episode(1, "val", 4)  # what came before must not show
+world = open_world(replace(RECIPES[f"visual-{name}-play-v0"], episode_rows=2))
+world.episode(1, "val", 4)  # an earlier episode must not change a later one
 world.recipe = replace(world.recipe, episode_rows=rows)
-taken, step = [], world._step
-world._step = lambda action: (taken.append(action), step(action))[1]  # in double precision, as the oracle gave them
+taken, step = [], world.env.step
+world.env.step = lambda action: (taken.append(action), step(action))[1]  # the actions in double precision
 exact = world.episode(1, "train", 0)
 arrays = {f"exact/{key}": value for key, value in exact.items()}
-state = PlayWorld(replace(RECIPES[f"{name}-play-v0"], episode_rows=rows)).episode(1, "train", 0)
+state = open_world(replace(RECIPES[f"{name}-play-v0"], episode_rows=rows)).episode(1, "train", 0)
 arrays |= {f"state/{key}": value for key, value in state.items()}
 
-# OGBench's own environment, stepped with the same actions; then again, drawn the fast way.
+# OGBench's own environment, stepped with the same actions; then again with fast rendering.
 env = open_env(f"visual-{name}-v0", mode="data_collection")
 meshes = env.model.mesh_face.copy()
 for kind in ("ogbench", "fast"):
@@ -64,8 +47,8 @@ np.savez(out, **arrays)
 """
 
 
-def pictures(name: str, rows: int, folder: Path) -> dict[str, np.ndarray]:
-    """The arrays that the script leaves, or a skip where nothing can be drawn."""
+def images(name: str, rows: int, folder: Path) -> dict[str, np.ndarray]:
+    """The arrays that the script saves, or a skip without OpenGL."""
     environ = {**os.environ, **gl_environ(), "PYTHONPATH": str(Path(fidec.__file__).parents[1])}
     probe = [sys.executable, "-c", "import mujoco; mujoco.GLContext(8, 8).free()"]
     if subprocess.run(probe, env=environ, capture_output=True).returncode:
@@ -82,24 +65,24 @@ def pictures(name: str, rows: int, folder: Path) -> dict[str, np.ndarray]:
         return dict(arrays)
 
 
-def check(found: dict[str, np.ndarray], rows: int) -> None:
-    frames = found["exact/observations"]
+def check(arrays: dict[str, np.ndarray], rows: int) -> None:
+    frames = arrays["exact/observations"]
     assert (frames.shape, frames.dtype) == ((rows, 64, 64, 3), np.uint8)
     assert (np.diff(frames.astype(int), axis=0) != 0).any(axis=(1, 2, 3)).all()  # the arm moves in every row
-    np.testing.assert_array_equal(frames, found["ogbench/observations"])
+    np.testing.assert_array_equal(frames, arrays["ogbench/observations"])
     for key in ("actions", "terminals", "qpos", "qvel"):
-        assert found[f"exact/{key}"].tobytes() == found[f"state/{key}"].tobytes(), key
-    difference = np.abs(frames.astype(int) - found["fast/observations"])
+        assert arrays[f"exact/{key}"].tobytes() == arrays[f"state/{key}"].tobytes(), key
+    difference = np.abs(frames.astype(int) - arrays["fast/observations"])
     assert 0 < difference.mean() < 1.5
     assert (difference.max(axis=-1) > 8).mean() < 0.06
 
 
 @pytest.mark.slow
 def test_frames_are_ogbenchs_and_physics_are_the_states(tmp_path):
-    check(pictures("cube-single", 4, tmp_path), 4)
+    check(images("cube-single", 4, tmp_path), 4)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["cube-double", "scene", "puzzle-3x3", "puzzle-4x4"])
 def test_frames_of_all_scenes(name, tmp_path):
-    check(pictures(name, 40, tmp_path), 40)
+    check(images(name, 40, tmp_path), 40)

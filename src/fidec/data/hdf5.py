@@ -56,8 +56,8 @@ def child(group: h5py.Group, key: str, where: str) -> Any:
     return group[key]
 
 
-def refuse_links(group: h5py.Group, where: str) -> None:
-    """Refuse a group with a member that is a link, read or not."""
+def check_links(group: h5py.Group, where: str) -> None:
+    """Reject a group with a member that is a link, even if it is not read."""
     for key in map(str, group):
         if not isinstance(group.get(key, getlink=True), h5py.HardLink):
             child(group, key, where)
@@ -100,6 +100,6 @@ def read_columns(file: Path, keys: tuple[str, ...], *, needed: tuple[str, ...]) 
     """The arrays of a flat file that are there, if all that are `needed` are."""
     where = str(file)
     with open_hdf5(file) as handle:
-        refuse_links(handle, where)
+        check_links(handle, where)
         require_keys(where, set(handle), needed)
         return {key: read_array(handle, key, where) for key in keys if key in handle}

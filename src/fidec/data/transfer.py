@@ -1,0 +1,224 @@
+"""Fetch one address into a file: continue a partial file, retry temporary errors, report permanent ones.
+
+pooch and huggingface_hub do not serve here: pooch starts every attempt with an empty file, huggingface_hub knows one
+host only, and a large file from a slow host must be continued after an interruption. `requests` honours HTTP_PROXY,
+HTTPS_PROXY and NO_PROXY.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+import requests
+
+from fidec.console.progress import Progress
+from fidec.data.cache import sidecar_path
+from fidec.errors import DataError
+from fidec.store.files import find_json, write_json
+
+_RETRY_STATUS = {408, 425, 429, 500, 502, 503, 504}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to give up on an address. Seconds, attempts and bytes."""
+
+    connect: float = 15.0
+    stall: float = 60.0  # without a single byte
+    attempts: int = 5  # in a row, without `progress` more bytes
+    unreachable: int = 2  # attempts without a connection, while there are no bytes yet
+    backoff: float = 1.0  # pause before the second attempt; doubles
+    longest_pause: float = 60.0
+    progress: int = 2**20
+    chunk: int = 2**16
+
+
+class AddressError(Exception):
+    """The address cannot give the file: try another one."""
+
+
+class TemporaryError(Exception):
+    """An error that may be over soon. `wait` is the pause that the server asks for, in seconds."""
+
+    def __init__(self, text: str, wait: float = 0.0, *, connected: bool = True):
+        super().__init__(text)
+        self.wait, self.connected = wait, connected
+
+
+@dataclass(frozen=True)
+class Version:
+    """The file at an address: `validator` (ETag or Last-Modified) identifies its version."""
+
+    validator: str | None = None
+    total: int | None = None
+    sha256: str | None = None
+
+
+class Part:
+    """A partial file `.NAME.HASH.part`, one per address, so that bytes of two hosts are never mixed."""
+
+    def __init__(self, folder: Path, name: str, url: str):
+        self.name = name
+        self.path = folder / f".{name}.{hashlib.sha256(url.encode()).hexdigest()[:8]}.part"
+        self.record_path = sidecar_path(self.path)
+
+    def size(self) -> int:
+        return self.path.stat().st_size if self.path.is_file() else 0
+
+    def version(self) -> Version:
+        """The recorded version; an empty one, which means a new start, if the record is missing or damaged."""
+        try:
+            return Version(**(find_json(self.record_path) or {}))
+        except TypeError:
+            return Version()
+
+    def record(self, version: Version) -> None:
+        write_json(self.record_path, asdict(version))
+
+    def write(self, offset: int, chunks: Iterable[bytes], count: Callable[[int], None]) -> int:
+        """Cut the file at `offset`, append `chunks`, and return the new size."""
+        source = iter(chunks)
+        with open(self.path, "r+b" if self.path.exists() else "wb", buffering=0) as file:
+            file.seek(offset)
+            file.truncate()
+            while (chunk := next(source, None)) is not None:
+                try:
+                    left = memoryview(chunk)
+                    while left:
+                        left = left[file.write(left) :]
+                except OSError as error:  # a full disk: another server would not help
+                    raise DataError(f"cannot write {self.path}: {error.strerror}. Make room on the disk.") from error
+                count(len(chunk))
+            os.fsync(file.fileno())
+            return file.tell()
+
+    def clear(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self.record_path.unlink(missing_ok=True)
+
+
+def fetch(url: str, part: Part, progress: Progress, limits: Limits) -> tuple[str | None, bool]:
+    """Complete `part` from `url`; raises AddressError.
+
+    Returns the SHA-256 that the server announced, if any, and whether the bytes came in more than one request.
+    """
+    failures, best, resumed = 0, part.size(), part.size() > 0
+    while True:
+        try:
+            return _attempt(url, part, progress, limits), resumed
+        except TemporaryError as error:
+            failures = 1 if part.size() >= best + limits.progress else failures + 1
+            best, resumed = max(best, part.size()), part.size() > 0
+            if failures >= (limits.attempts if error.connected or resumed else limits.unreachable):
+                raise AddressError(f"{error} ({failures} attempts)") from error
+            pause = min(max(limits.backoff * 2 ** (failures - 1), error.wait), limits.longest_pause)
+            progress.message(f"{part.name}: {error}; next attempt in {pause:g} s")
+            time.sleep(pause)
+
+
+def _attempt(url: str, part: Part, progress: Progress, limits: Limits) -> str | None:
+    """One request. Returns the announced SHA-256 once the part is complete."""
+    known = part.version()
+    offset = part.size() if known.validator else 0
+    if offset and offset == known.total:
+        return known.sha256  # interrupted after the last byte, before the check
+    headers = {"User-Agent": f"fidec/{metadata.version('fidec')}", "Accept-Encoding": "identity"}
+    if offset and known.validator:
+        # If-Range: a file that has changed meanwhile is sent from its beginning, with status 200.
+        headers |= {"Range": f"bytes={offset}-", "If-Range": known.validator}
+    with _open(url, headers, limits) as response:
+        _check_status(url, response, part)
+        version, offset = _read_headers(response, part, offset)
+        _check_space(part, version, offset)
+        if not offset:
+            part.clear()  # before the record: old bytes must never get the validator of a new version
+        part.record(version)
+        progress.restart(offset, version.total)
+        try:
+            size = part.write(offset, response.iter_content(limits.chunk), progress.advance)
+        except requests.RequestException as error:
+            stalled = "timed out" in str(error)
+            text = f"no byte came for {limits.stall:g} s" if stalled else "the connection was lost"
+            raise TemporaryError(f"{text} after {part.size()} of {version.total or '?'} bytes") from error
+    if version.total is not None and size != version.total:
+        if size > version.total:
+            part.clear()
+        raise TemporaryError(f"{size} bytes came instead of {version.total}")
+    return version.sha256
+
+
+def _open(url: str, headers: dict[str, str], limits: Limits) -> requests.Response:
+    try:
+        return requests.get(url, headers=headers, stream=True, timeout=(limits.connect, limits.stall))
+    except requests.ReadTimeout as error:
+        raise TemporaryError(f"no answer within {limits.stall:g} s") from error
+    except requests.ConnectionError as error:  # also of proxies, certificates and name lookups
+        raise TemporaryError(f"no connection: {_short(error)}", connected=False) from error
+    except requests.RequestException as error:
+        raise AddressError(_short(error)) from error
+
+
+def _check_status(url: str, response: requests.Response, part: Part) -> None:
+    status, headers = response.status_code, response.headers
+    if url.startswith("https:") and not response.url.startswith("https:"):
+        raise AddressError("it redirects to an address without encryption")
+    if status == 416:  # the part is longer than the file: they are different files
+        part.clear()
+        raise TemporaryError("HTTP 416: the length of the file has changed")
+    if status in _RETRY_STATUS:
+        wait = headers.get("Retry-After", "")
+        raise TemporaryError(f"HTTP {status} ({response.reason})", float(wait) if wait.isdigit() else 0.0)
+    if status not in (200, 206):
+        raise AddressError(f"HTTP {status} ({response.reason})")
+    if headers.get("Content-Type", "").startswith("text/html"):
+        raise AddressError("it sends a web page (text/html) instead of data")
+
+
+def _read_headers(response: requests.Response, part: Part, offset: int) -> tuple[Version, int]:
+    """The version of the file, and where in the file the bytes of this answer begin."""
+    headers = response.headers
+    length = headers.get("Content-Length", "")
+    total = int(length) if length.isdigit() else None
+    if response.status_code == 206:
+        matches = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", headers.get("Content-Range", "").strip())
+        first, last, whole = map(int, matches.groups()) if matches else (-1, -1, -1)
+        if first != offset or last + 1 != whole or total not in (None, whole - offset):
+            part.clear()
+            raise TemporaryError(f"it sends another range than bytes {offset} to the end")
+        total = whole
+    else:
+        offset = 0
+    announced = None
+    for answer in (*response.history, response):  # Hugging Face sends the SHA-256 with its redirect
+        linked = answer.headers.get("X-Linked-Etag", "").strip('"')
+        announced = linked if re.fullmatch(r"[0-9a-f]{64}", linked) else announced
+    if headers.get("Content-Encoding", "identity") != "identity":
+        return Version(None, None, announced), offset  # lengths and ranges count compressed bytes
+    etag = headers.get("ETag", "")  # a weak one does not promise equal bytes
+    return Version(etag if etag.startswith('"') else headers.get("Last-Modified"), total, announced), offset
+
+
+def _check_space(part: Part, version: Version, offset: int) -> None:
+    free = shutil.disk_usage(part.path.parent).free
+    needed = (version.total or 0) - offset
+    if needed > free:
+        raise DataError(
+            f"{part.path.parent} has {free / 1e6:.1f} MB free, but {part.name} needs {needed / 1e6:.1f} MB more. "
+            "Make room, or choose another directory (--data-dir, FIDEC_DATA_DIR)."
+        )
+
+
+def _short(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    core = re.search(
+        r"\[Errno[^\]]*\] [^'\")(]+|timed out|certificate verify failed|Tunnel connection failed[^'\")]*", text
+    )
+    return core[0].strip() if core else text[:200]
