@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from fidec.errors import EnvError
-from fidec.quiet import quiet
+from fidec.extras import require
 
 
 class Outcome(NamedTuple):
@@ -135,11 +134,5 @@ def make_adroit(name: str, render_mode: str | None = None) -> gymnasium.Env:
 
 def import_robotics() -> Any:
     """The package gymnasium_robotics, without its notice about reward functions that are not used here."""
-    try:
-        with quiet(), contextlib.redirect_stderr(io.StringIO()):
-            return importlib.import_module("gymnasium_robotics")
-    except ModuleNotFoundError as error:
-        raise EnvError(
-            f"this environment needs gymnasium-robotics, which cannot be imported ({error}): "
-            "`pip install gymnasium-robotics` (Adroit, AntMaze, PointMaze and FrankaKitchen are there)"
-        ) from error
+    with contextlib.redirect_stderr(io.StringIO()):
+        return require("gymnasium_robotics", "d4rl", "an environment of gymnasium-robotics (Adroit, AntMaze, ...)")

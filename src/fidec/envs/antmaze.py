@@ -16,6 +16,8 @@ from xml.etree import ElementTree
 import gymnasium
 import numpy as np
 
+from fidec.extras import require
+
 # S is the start and G the goal of every episode. D4RL calls them u-maze, big-maze and hardest-maze.
 MAPS = {
     "umaze": (
@@ -93,7 +95,8 @@ class AntMaze(gymnasium.Wrapper):
 
 def make_antmaze(maze: str, render_mode: str | None = None) -> gymnasium.Env:
     """An antmaze with D4RL's rules and time limit."""
-    mujoco, ant = importlib.import_module("mujoco"), importlib.import_module("ogbench.locomaze.ant")
+    ant = require("ogbench.locomaze.ant", "ogbench", "a D4RL antmaze")
+    mujoco = importlib.import_module("mujoco")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "maze.xml"
         path.write_text(_scene(ant.AntEnv.xml_file, maze))

@@ -35,7 +35,7 @@ class Transition(NamedTuple):
     terminated: bool
     truncated: bool
     next_observation: np.ndarray
-    success: float | None  # info["success"], None if the environment does not report it
+    success: float | None  # info["success"] or info["is_success"], None without either
 
 
 class Failure(EnvError):

@@ -11,15 +11,16 @@ import numpy as np
 
 from fidec.envs.process import receive
 from fidec.envs.processes import EnvProcesses
-from fidec.errors import ConfigError
+from fidec.errors import ConfigError, EnvError
 
 Status = Literal["ok", "crashed", "hung", "invalid"]
 Act = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+LONGEST = 100_000  # steps after which an episode counts as endless
 
 
 @dataclass(frozen=True)
 class Episode:
-    """One evaluation episode. Unless `status` is "ok", return and length are those up to the failure."""
+    """One evaluation episode. Unless `status` is "ok", return and length are those until the failure."""
 
     index: int
     seed: int
@@ -27,7 +28,7 @@ class Episode:
     status: Status
     return_: float
     length: int
-    success: float | None  # info["success"] of the last step, None if the environment does not report it
+    success: float | None  # info["success"] or info["is_success"] of the last step, None without either
     detail: str | None = None  # what went wrong
 
     def row(self) -> dict[str, Any]:
@@ -124,4 +125,9 @@ class EnvPool(EnvProcesses):
                     steps[lane] += 1
                     if terminated or truncated:
                         finish(lane, "ok", success)
+                    elif steps[lane] >= LONGEST:
+                        raise EnvError(
+                            f"an episode has not ended after {LONGEST:,} steps. Give the environment a time limit: "
+                            "max_episode_steps where it is registered, or gymnasium.wrappers.TimeLimit"
+                        )
         return [finished[index] for index in range(episodes)]

@@ -1,11 +1,10 @@
-"""The near side of an environment's own process: start it, talk to it with a time limit, end it."""
+"""One environment in its own process, seen from the parent: start it, ask it with a time limit, end it."""
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -15,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import wait
 from typing import Any
 
+import cloudpickle
+
 from fidec.envs import worker
 from fidec.errors import EnvError
 
@@ -23,13 +24,17 @@ _START_LOCK = threading.Lock()
 
 
 def pickled(make_env: Callable[[], Any]) -> bytes:
-    """The bytes from which a process makes its environment."""
+    """The bytes from which a process makes its environment.
+
+    A function of a module is named and imported there. A lambda, a local function and a function of a script or
+    notebook are sent with their code.
+    """
     try:
-        return pickle.dumps(make_env)
-    except Exception as error:
+        return cloudpickle.dumps(make_env)
+    except Exception as error:  # whatever the function refers to decides what is raised
         raise EnvError(
-            f"make_env cannot be sent to another process ({error}); pass a function defined at the top of a "
-            "module, or functools.partial of one, for example partial(fidec.envs.make.make, task)"
+            f"the function that makes the environment cannot be sent to another process: {type(error).__name__}: "
+            f"{error}. It refers to an object that cannot be pickled: create that object inside the function"
         ) from error
 
 
@@ -43,7 +48,7 @@ class EnvProcess:
         self._process = _CONTEXT.Process(
             target=worker.main, args=(far_end, os.getpid(), payload, dict(environ or {})), name="fidec-env"
         )
-        with _START_LOCK, _signals_blocked(), _main_module_hidden(needed=b"__main__" in payload):
+        with _START_LOCK, _signals_blocked(), _main_module_hidden():
             self._process.start()
         far_end.close()  # so that the pipe ends when the process does
 
@@ -57,8 +62,10 @@ class EnvProcess:
         return bool(self.facts) and not self.owes_reply and self._process.is_alive()
 
     def wait_ready(self, timeout: float) -> str | None:
-        """Wait until the environment is made; the reason as a string if that fails."""
+        """Wait until the environment is made. The reason as a string if that fails, and may succeed another time."""
         kind, value = receive([self], timeout)[0]
+        if kind == "refused":
+            raise EnvError(value)
         if kind == "ready":
             self.facts = value
             return None
@@ -68,7 +75,7 @@ class EnvProcess:
 
     def send(self, command: str, argument: Any = None) -> None:
         self.owes_reply = True
-        # If it is gone, the reply will be the end of the pipe.
+        # If the process is gone, the reply is the end of the pipe.
         with contextlib.suppress(OSError):
             self._pipe.send((command, argument))
 
@@ -80,21 +87,16 @@ class EnvProcess:
         try:
             reply = self._pipe.recv()
         except Exception:  # the end of the pipe, perhaps in the middle of a message
-            return "crashed", self._post_mortem()
+            return "crashed", self._exit_reason()
         self.owes_reply = False
         return reply
 
-    def _post_mortem(self) -> str:
+    def _exit_reason(self) -> str:
         self._process.join(1.0)
         code = self._process.exitcode
         if code is not None and code < 0:
             with contextlib.suppress(ValueError):
                 return f"process ended by {signal.Signals(-code).name}"
-        if not self.facts and code == 1:
-            return (
-                "process ended before the environment was made; if make_env is defined in a script, the "
-                'script\'s own work must stand under `if __name__ == "__main__":`'
-            )
         return f"process ended with exit code {code}"
 
     def hang_up(self) -> None:
@@ -138,7 +140,7 @@ def end_all(processes: Sequence[EnvProcess], grace: float = 2.0) -> None:
 
 @contextlib.contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Block Ctrl-C while a process starts: it inherits the mask, and so is deaf before it can ignore it."""
+    """Block Ctrl-C while a process starts. It inherits the mask, until it ignores the signals itself."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -150,14 +152,11 @@ def _signals_blocked() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _main_module_hidden(needed: bool) -> Iterator[None]:
-    """Keep a spawned process from importing the caller's script again, unless make_env is defined there.
+def _main_module_hidden() -> Iterator[None]:
+    """Keep a spawned process from importing the caller's script again.
 
-    Otherwise a plain script without a `__main__` guard would run anew, training and all, in each process.
+    Otherwise a script without a `__main__` guard would train again in each process.
     """
-    if needed:
-        yield
-        return
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:

@@ -1,4 +1,4 @@
-"""Several environments, each in its own process: what evaluation and exploration share."""
+"""Several environments, each in its own process: the part that evaluation and exploration share."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _START_ATTEMPTS = 3
 class EnvProcesses:
     """`num_envs` environments ("lanes"), each in a spawned process that stays for many episodes.
 
-    `make_env` must be picklable, for example `functools.partial(fidec.envs.make.make, task)`. Observations
-    must be a Box (uint8 stays, all else becomes float32), actions a bounded Box of one dimension; the
-    environment must end its episodes itself (a time limit). The processes end with this one, however it ends.
+    `make_env` is sent to the processes (`fidec.envs.process.pickled`). Observations must be a Box (uint8 stays, all
+    else becomes float32), actions a bounded Box with one axis. The environment must end its episodes itself, by a time
+    limit for example. The processes end with this one, also if it is killed.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class EnvProcesses:
         self._payload = pickled(make_env)
         self._processes: dict[int, EnvProcess] = {}
         self._closed = False
-        atexit.register(self.close)  # runs before multiprocessing's own exit, which would wait for the processes
+        atexit.register(self.close)  # before multiprocessing's own exit, which would wait for the processes
         try:
             self._start(range(num_envs))
         except BaseException:
@@ -92,11 +92,11 @@ class EnvProcesses:
             self._processes.pop(lane).end()
 
     def _revive(self, lanes: Iterable[int]) -> None:
-        """Replace what died while nothing was asked of it, or what an interruption left busy."""
+        """Replace processes that ended between two commands, or that an interruption left busy."""
         self._start([lane for lane in lanes if not (lane in self._processes and self._processes[lane].idle)])
 
     def _start(self, lanes: Iterable[int]) -> None:
-        """(Re)start the processes of these lanes together; give up after some attempts and say why."""
+        """(Re)start the processes of these lanes together. After some attempts an EnvError says why they fail."""
         lanes, reasons = list(lanes), {}
         for _ in range(_START_ATTEMPTS):
             for lane in lanes:

@@ -24,7 +24,7 @@ def frame(env: Any, size: int) -> np.ndarray:
     if model is None or data is None or not type(model).__module__.startswith("mujoco"):
         picture = env.render()
         if picture is None:
-            raise ValueError("render() returned nothing; make the environment with render_mode='rgb_array'")
+            raise ValueError("render() returned None: make the environment with render_mode='rgb_array'")
         return np.asarray(picture, np.uint8)
     renderer = _renderer(model, size)
     # OGBench's own choices: a bird's eye view of mazes, the arm's workspace from the front.

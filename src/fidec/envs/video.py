@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import imageio.v2 as imageio
-import imageio_ffmpeg
 import numpy as np
 
 from fidec.envs.make import gl_environ
 from fidec.envs.pool import Act, Episode, episode_seed
 from fidec.envs.process import EnvProcess, pickled
 from fidec.errors import EnvError
+from fidec.extras import require
 
 _GREEN = np.array([40, 190, 90], np.uint8)
 
@@ -29,6 +28,15 @@ def _quiet_fork() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
         yield
+
+
+def check_video() -> None:
+    """Raise an error if no video can be written, because a package or ffmpeg is missing."""
+    require("imageio", "video", "a video")
+    try:
+        require("imageio_ffmpeg", "video", "a video").get_ffmpeg_exe()
+    except RuntimeError as error:
+        raise EnvError(f"no video: {error}; `pip install imageio-ffmpeg` brings a ffmpeg") from error
 
 
 @_quiet_fork()
@@ -44,29 +52,26 @@ def record(
     size: int = 320,
     timeout: float = 60.0,
 ) -> list[Episode]:
-    """Write an mp4 of the episodes that `EnvPool.run(act, ..., seed)` numbers so, one after another.
+    """Write an mp4 of some episodes of `EnvPool.run(act, ..., seed)`, given by their indices.
 
-    Every second step is drawn, so 10 pictures a second show OGBench's manipulation (20 steps a second) at its
-    real speed. The last picture of an episode stays for a second, framed in green if it was a success. `size`
-    (pixels) is rounded to a multiple of 16, which video codecs want. The environment is stepped and drawn in
-    its own process: where OpenGL aborts, only that process ends, and an EnvError says in a sentence why there
-    is no video.
+    Every second step is drawn, so that 10 frames a second show OGBench's manipulation (20 steps a second) at its
+    real speed. The last frame of an episode stays for a second, with a green border after a success. `size`
+    (pixels) is rounded to a multiple of 16, which video codecs need. The environment steps and draws in its own
+    process. If OpenGL aborts that process, an EnvError says why there is no video.
     """
     path = Path(path)
-    try:
-        imageio_ffmpeg.get_ffmpeg_exe()
-    except RuntimeError as error:
-        raise EnvError(f"no video: {error}; `pip install imageio-ffmpeg` brings a ffmpeg") from error
+    check_video()
+    imageio = require("imageio.v2", "video", "a video")
     part = path.with_name(f".{path.stem}.part.mp4")
     size = max(16, round(size / 16) * 16)
     process = EnvProcess(pickled(make_env), gl_environ())
     try:
         reason = process.wait_ready(2 * timeout)
         if reason is not None:
-            raise EnvError(f"no video: the environment could not be made with OpenGL: {reason}")
+            raise EnvError(f"no video: the environment cannot be made: {reason}")
         stage = _Stage(process, size, timeout)
         stage.ask("reset", episode_seed(seed, 0))
-        stage.picture()  # without OpenGL it fails here, before there is a file
+        stage.picture()  # an environment that cannot draw fails here, before there is a file
         played = []
         path.parent.mkdir(parents=True, exist_ok=True)
         writer: Any = imageio.get_writer(part, fps=fps, codec="libx264", quality=7, macro_block_size=16)
@@ -110,15 +115,19 @@ class _Stage:
         kind, value = self.process.ask(command, argument, self.timeout)
         if kind == "ok":
             return value
-        if command == "render":
+        if command == "render" and self.process.facts["mujoco"]:
             raise EnvError(
                 f"no video: OpenGL cannot draw here without a display ({value}); on Debian or Ubuntu install "
                 "libegl1 and libgl1-mesa-dri, or set MUJOCO_GL=osmesa"
             )
+        if command == "render":
+            raise EnvError(f"no video: the environment cannot draw ({value})")
         raise EnvError(f"no video: the environment {kind} ({value})")
 
     def picture(self) -> np.ndarray:
         picture = self.ask("render", self.size)
+        if picture.ndim != 3 or picture.shape[2] != 3 or min(picture.shape[:2]) < 16:
+            raise EnvError(f"no video: frames have shape {picture.shape}; expected (height, width, 3) from 16 pixels on")
         height, width = (length - length % 16 for length in picture.shape[:2])
         return picture[:height, :width]
 

@@ -1,8 +1,7 @@
 """What runs in an environment's own process.
 
-Only the standard library is imported here at module level: the process first settles who it dies with, how
-many threads NumPy may use and which OpenGL backend it has, and only then unpickles (and so imports) the
-environment.
+Only the standard library is imported at module level. The process first sets how it ends, the number of NumPy's
+threads and the OpenGL backend, and then unpickles (and so imports) the environment.
 """
 
 from __future__ import annotations
@@ -21,9 +20,18 @@ from collections.abc import Callable
 from multiprocessing import connection, parent_process
 from typing import Any
 
+from fidec.errors import FidecError
+
 
 class Invalid(Exception):
     """An environment returned something that cannot be an observation or a reward."""
+
+
+class Unsupported(FidecError):
+    """An environment whose spaces fidec cannot use. Another attempt would not help."""
+
+
+STEP = ("observation", "reward", "terminated", "truncated", "info")
 
 
 def main(pipe: connection.Connection, parent_pid: int, payload: bytes, environ: dict[str, str]) -> None:
@@ -32,13 +40,15 @@ def main(pipe: connection.Connection, parent_pid: int, payload: bytes, environ: 
     os.dup2(2, 1)  # stdout carries the caller's results; an environment that prints must not mix with them
     os.environ.update(environ)
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(name, "1")  # one core per environment: the pool is where the parallelism is
+        os.environ.setdefault(name, "1")  # one core for each environment
     env = None
     try:
-        # From the parent process alone, over its own pipe, as multiprocessing hands over any target: never a file.
+        # The bytes come from the parent process over its own pipe, never from a file.
         env = pickle.loads(payload)()
         facts = _describe_spaces(env)
         _return_memory()
+    except FidecError as error:
+        _send(pipe, ("refused", str(error)))
     except BaseException as error:
         _send(pipe, ("crashed", describe(error)))
     else:
@@ -85,20 +95,27 @@ def _commands(env: Any, facts: dict[str, Any]) -> dict[str, Callable[[Any], Any]
             raise Invalid(f"observation is {array[where]} at index {where}")
         return array
 
+    def unpack(name: str, result: Any, parts: tuple[str, ...]) -> Any:
+        if not isinstance(result, tuple) or len(result) != len(parts):
+            what = f"{len(result)} values" if isinstance(result, tuple) else f"a {type(result).__name__}"
+            raise Invalid(f"{name}() returned {what}; Gymnasium's returns ({', '.join(parts)})")
+        return result
+
     def reset(seed: int) -> Any:
         random.seed(seed)
         np.random.seed(seed % 2**32)  # some environments draw from the global generator while they step
-        return observation(env.reset(seed=seed)[0])
+        return observation(unpack("reset", env.reset(seed=seed), ("observation", "info"))[0])
 
     def step(action: Any) -> tuple[Any, float, bool, bool, float | None]:
         action = np.clip(action, -1, 1)
         if not identity:
             action = low + (action + 1) * 0.5 * (high - low)
-        value, reward, terminated, truncated, info = env.step(action.astype(env.action_space.dtype))
+        result = env.step(action.astype(env.action_space.dtype))
+        value, reward, terminated, truncated, info = unpack("step", result, STEP)
         reward = float(reward)
         if not np.isfinite(reward):
             raise Invalid(f"reward is {reward}")
-        success = info.get("success")
+        success = info.get("success", info.get("is_success"))
         success = None if success is None else float(success)
         return observation(value), reward, bool(terminated), bool(truncated), success
 
@@ -112,26 +129,32 @@ def _commands(env: Any, facts: dict[str, Any]) -> dict[str, Callable[[Any], Any]
 
 def _describe_spaces(env: Any) -> dict[str, Any]:
     import numpy as np
-    from gymnasium.spaces import Box
+    from gymnasium.spaces import Box, Dict
 
+    name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
     observations, actions = env.observation_space, env.action_space
     if not isinstance(observations, Box):
-        raise TypeError(f"the observation space must be a Box, found {observations}")
+        hint = "; gymnasium.wrappers.FlattenObservation makes one of a Dict" if isinstance(observations, Dict) else ""
+        raise Unsupported(f"the environment {name} has the observation space {observations}; expected a Box{hint}")
     if not isinstance(actions, Box) or len(actions.shape) != 1:
-        raise TypeError(f"the action space must be a Box of one dimension, found {actions}")
+        raise Unsupported(f"the environment {name} has the action space {actions}; expected a Box with one axis")
     if not (np.isfinite(actions.low).all() and np.isfinite(actions.high).all()):
-        raise TypeError(f"the action space must have finite bounds, found {actions}")
+        raise Unsupported(
+            f"the environment {name} has the action space {actions}; expected finite bounds "
+            "(gymnasium.wrappers.RescaleAction or ClipAction set them)"
+        )
     return {
         "shape": tuple(observations.shape),
         "dtype": "uint8" if observations.dtype == np.uint8 else "float32",
         "action_dim": int(actions.shape[0]),
         "action_low": actions.low.tolist(),
         "action_high": actions.high.tolist(),
+        "mujoco": "mujoco" in sys.modules,
     }
 
 
 def _return_memory() -> None:
-    """Give back what the making of the scene took: about a quarter of an OGBench arm's 510 MB."""
+    """Give back the memory that only making the scene needed: about a quarter of an OGBench arm's 510 MB."""
     gc.collect()
     if sys.platform.startswith("linux"):
         with contextlib.suppress(OSError, AttributeError):  # a C library without malloc_trim
@@ -155,11 +178,11 @@ def _send(pipe: connection.Connection, message: Any) -> bool:
 
 
 def _die_with_parent(parent_pid: int) -> None:
-    """End with the parent, however it ends, and not before it.
+    """End when the parent ends, and not before it.
 
-    A signal to the whole process group (Ctrl-C, a scheduler's SIGTERM) is the parent's to handle: it may want
-    to finish the evaluation. Two guards end this process when the parent is gone: a thread, and on Linux the
-    kernel, which also works when an environment hangs in C code without releasing the interpreter lock.
+    The parent handles a signal to the whole process group (Ctrl-C, a scheduler's SIGTERM): it may finish the
+    evaluation. A thread ends this process when the parent is gone. On Linux the kernel does so too, which also works
+    when an environment hangs in C code without releasing the interpreter lock.
     """
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"):
         if hasattr(signal, name):
@@ -176,5 +199,5 @@ def _die_with_parent(parent_pid: int) -> None:
 
     if parent is not None:
         threading.Thread(target=watch, daemon=True).start()
-    if hasattr(os, "getppid") and os.getppid() != parent_pid:  # it ended before the guards stood
+    if hasattr(os, "getppid") and os.getppid() != parent_pid:  # the parent ended before this point
         os._exit(1)

@@ -1,4 +1,4 @@
-"""Assessing a finished policy: base and refined on the same seeded episodes, and a video."""
+"""Evaluation of a saved policy: base and refined on the same seeded episodes, and a video."""
 
 from __future__ import annotations
 
@@ -8,28 +8,26 @@ from typing import Any
 
 from fidec import rng
 from fidec.envs.evaluate import compare
-from fidec.envs.make import find_task
+from fidec.envs.factory import EnvFactory, MakeEnv, factory_of
 from fidec.errors import ConfigError
 from fidec.store import files
 from fidec.store.rundir import RunDirectory
 from fidec.train.config import RunConfig, resolve
-from fidec.train.evaluate import Evaluator, environment
+from fidec.train.evaluate import Evaluator
 from fidec.train.policy import Policy, lane_actor, load_policy
 
 
 @dataclass(frozen=True)
 class Assessment:
-    """A policy with the task, seed and processes to assess it with."""
+    """A saved policy with the environment, seed and processes of its evaluation."""
 
     directory: Path
     policy: Policy
-    task: str
+    env: EnvFactory
     seed: int
     envs: int
     candidates: int
     timeout: float
-    success_timing: str = "pre"
-    rendering: str = "exact"
 
     @classmethod
     def of(
@@ -37,30 +35,38 @@ class Assessment:
         directory: str | Path,
         *,
         task: str | None = None,
+        env: str | MakeEnv | None = None,
         seed: int | None = None,
         envs: int = 0,
         candidates: int | None = None,
     ) -> Assessment:
-        """Of a run directory or a policy directory; what is left open is taken from the run."""
+        """Of a run directory or a policy directory. What is not given is taken from the run."""
         directory = Path(directory)
         policy = load_policy(directory)
         config = RunConfig()
         if (directory / "run.json").exists():
             config = RunConfig.from_json(RunDirectory.open(directory, read_only=True).read_config())
-        task = task or policy.info.get("task") or config.task
-        if task is None:
-            raise ConfigError(f"{directory} does not say which task it is for: name one with --task")
-        find_task(task)  # here, not in a worker process that would be started three times
+        if task is None and env is None:
+            task = policy.info.get("task") or config.task
+            env = policy.info.get("env") or config.env
+        factory = factory_of(
+            task,
+            env,
+            success_timing=policy.info.get("success_timing") or config.success_timing,
+            rendering=policy.info.get("rendering") or config.rendering or "exact",
+        )
+        if factory is None:
+            raise ConfigError(
+                f"{directory} was trained without an environment: name a --task, or a Gymnasium id with --env"
+            )
         return cls(
             directory=directory,
             policy=policy,
-            task=task,
+            env=factory,
             seed=config.seed if seed is None else seed,
             envs=envs or resolve(config).eval_envs,
             candidates=candidates or config.candidates,
             timeout=config.eval_timeout,
-            success_timing=policy.info.get("success_timing") or config.success_timing,
-            rendering=policy.info.get("rendering") or config.rendering or "exact",
         )
 
     @property
@@ -69,23 +75,23 @@ class Assessment:
         return int(self.policy.info.get("step", 0))
 
     def evaluate(self, episodes: int, *, base: bool = False) -> dict[str, Any]:
-        """Summaries and episode rows; with `base` also those of the behaviour flow, and the paired gain."""
+        """Summaries and episode rows. With `base` also those of the behaviour flow, and the paired gain."""
         result: dict[str, Any] = {
             "directory": str(self.directory),
-            "task": self.task,
+            "environment": self.env.name,
             "step": self.step,
             "seed": self.seed,
         }
+        if self.env.note:
+            result["note"] = self.env.note
         rows = {}
         with Evaluator(
-            self.task,
+            self.env,
             self.policy.spec,
             envs=self.envs,
             episodes=episodes,
             seed=self.seed,
             timeout=self.timeout,
-            success_timing=self.success_timing,
-            rendering=self.rendering,
         ) as evaluator:
             for kind in ("base", "refined") if base else ("refined",):
                 # The base policy is a single draw: picking among several by value would not be the behaviour.
@@ -98,16 +104,14 @@ class Assessment:
                 )
         if base:
             result["gain"] = files.to_builtin(compare(rows["base"], rows["refined"])._asdict())
-        result["episodes"] = {kind: [episode.row() for episode in found] for kind, found in rows.items()}
+        result["episodes"] = {kind: [episode.row() for episode in episodes] for kind, episodes in rows.items()}
         return result
 
     def record(self, path: str | Path, episodes: int = 3) -> None:
-        """An mp4 of the first episodes of `evaluate`. EnvError where there is no headless OpenGL."""
+        """An mp4 of the first episodes of `evaluate`. An EnvError if the environment cannot draw."""
         from fidec.envs.video import record
 
         key = rng.at(rng.stream(self.seed, "evaluate"), self.step)
         actor = lane_actor(self.policy.algorithm, self.policy.state, key, candidates=self.candidates)
-        make_env = environment(
-            self.task, self.policy.spec, success_timing=self.success_timing, rendering=self.rendering
-        )
+        make_env = self.env.function(self.policy.spec.frame_stack, render_mode="rgb_array")
         record(make_env, actor, Path(path), seed=self.seed, episodes=range(episodes))

@@ -77,7 +77,10 @@ class RunConfig:
     """A training run."""
 
     task: str | None = None
-    """Task id, such as cube-single-play-singletask-task2-v0. Without one nothing is evaluated."""
+    """Task id, such as cube-single-play-singletask-task2-v0: an environment, its data and its published options."""
+    env: str | None = None
+    """Gymnasium id of an environment for --data, such as Pendulum-v1 or my_package:MyEnv-v0, which imports my_package.
+    Without a --task and an --env nothing is evaluated."""
     algo: str = "fidec"
     """Method; `fidec algos` lists them."""
     preset: str = "recommended"
@@ -96,7 +99,7 @@ class RunConfig:
     steps: Annotated[int, tyro.conf.arg(aliases=["--offline-steps"])] = _OPEN
     """Gradient steps on the data; by default those of the task's protocol, or 1,000,000."""
     online_steps: int = 0
-    """Steps in the task's environment after them, each with --online.updates gradient steps. The defaults are then
+    """Steps in the environment after them, each with --online.updates gradient steps. The defaults are then
     those of the paper's offline-to-online protocol, and of its table's settings where the task is in it."""
     seed: int = 0
     """Every random number is a function of this seed, a named stream and the step."""
@@ -139,6 +142,11 @@ class RunConfig:
         return self.steps + self.online_steps
 
     @property
+    def env_name(self) -> str | None:
+        """The task or the environment, if the run has one."""
+        return self.task or self.env
+
+    @property
     def setting(self) -> str:
         """Which of the benchmark's tables it belongs to."""
         return "online" if self.online_steps else "offline"
@@ -150,6 +158,10 @@ class RunConfig:
 
     def __post_init__(self):
         check_choices(self)
+        if self.task is not None and self.env is not None:
+            raise ConfigError(
+                f"--task {self.task} and --env {self.env} are both given. A task has its own environment: leave one out"
+            )
         _at_least(0, "online_steps", self.online_steps)
         _at_least(0 if self.online_steps else 1, "steps", self.steps)
         positive = ("batch_size", "frame_stack", "eval_episodes", "candidates", "keep_checkpoints")
@@ -247,7 +259,7 @@ def resolve(config: RunConfig) -> RunConfig:
     options = config.options
     if options is None:
         options = resolve_options(config.algo, config.preset, config.task, config.setting)
-    name = (config.task or (config.data or "arrays").rpartition("/")[2]).replace(":", "-")
+    name = (config.env_name or (config.data or "arrays").rpartition("/")[2]).replace(":", "-")
     out = config.out or Path("runs") / name / f"{config.algo}-{config.preset}" / f"seed{config.seed:03d}"
     envs = config.eval_envs or min(os.cpu_count() or 1, 8)
     data = config.data or (tasks.source_of(config.task) if config.task else None)
@@ -269,8 +281,8 @@ def resolve_online(config: RunConfig) -> OnlineConfig:
     method, online = algos.get(config.algo), config.online
     if method.offline_only:
         raise ConfigError(f"{config.algo} is not trained online: {method.offline_only}")
-    if config.task is None:
-        raise ConfigError("online training needs an environment: name a --task")
+    if config.env_name is None:
+        raise ConfigError("online training needs an environment: name a --task, or a Gymnasium id with --env")
     if config.buffer is not None:
         raise ConfigError(
             f"online training has a buffer of its own and cannot have {config.buffer} as a second data set: "

@@ -22,13 +22,14 @@ from fidec.algos import Algorithm
 from fidec.data.dataset import returns_of
 from fidec.data.feed import DeviceFeed, Feed
 from fidec.data.sampling import Sampling, Source
+from fidec.envs.factory import EnvFactory
 from fidec.envs.lanes import Failure, Lanes, Transition, exploration_seed
 from fidec.errors import ConfigError, EnvError
 from fidec.store.replay import ReplayStore, Rows
 from fidec.train import loop
 from fidec.train.buffer import Buffer, check_buffer
 from fidec.train.config import OnlineConfig, RunConfig
-from fidec.train.evaluate import check_fit, environment
+from fidec.train.evaluate import check_spaces
 from fidec.train.explore import has_ended, make_explorer, next_actions, of_episode, rows_of
 from fidec.train.loop import Carry
 from fidec.types import Spec
@@ -333,23 +334,27 @@ class Online:
 
 
 def make_online(
-    config: RunConfig, spec: Spec, feed: Feed, sampling: Sampling, store: ReplayStore, **voices: Callable
+    config: RunConfig,
+    env: EnvFactory,
+    spec: Spec,
+    feed: Feed,
+    sampling: Sampling,
+    store: ReplayStore,
+    **voices: Callable,
 ) -> Online:
     """The online phase of a run on the data of its feed; `voices` are where it logs and speaks."""
-    task, method = config.task, algos.get(config.algo)
+    method = algos.get(config.algo)
     if not isinstance(feed, DeviceFeed):
         raise ConfigError(
             "the data is larger than the memory limit, and online training needs it on the device: raise "
             "--memory-limit, or train on fewer rows"
         )
-    assert task is not None
     assert isinstance(feed.data, Source)
 
     def make_lanes() -> Lanes:
-        make_env = environment(task, spec, **config.drawing)
-        lanes = Lanes(make_env, config.online.envs, step_timeout=config.eval_timeout)
+        lanes = Lanes(env.function(spec.frame_stack), config.online.envs, step_timeout=config.eval_timeout)
         try:
-            check_fit(task, lanes, spec)
+            check_spaces(env.name, lanes, spec)
         except EnvError:
             lanes.close()
             raise

@@ -15,7 +15,7 @@ import numpy as np
 from fidec import algos, rng
 from fidec.data import OfflineDataset, load_dataset
 from fidec.data.sampling import parts
-from fidec.envs.make import find_task
+from fidec.envs.factory import EnvFactory, MakeEnv, describe_env, factory_of, is_function
 from fidec.errors import ConfigError, FidecError, RunError
 from fidec.store.rundir import RunDirectory
 from fidec.train import loop
@@ -37,7 +37,7 @@ class Preempted(RunError):
 
 
 class Result(NamedTuple):
-    """A finished run: its directory, its last step, and the last evaluation's summary (None without a task)."""
+    """A finished run: its directory, its last step, and the last evaluation's summary (None without an environment)."""
 
     directory: Path
     step: int
@@ -53,10 +53,16 @@ def train(
     dataset: OfflineDataset | None = None,
     buffer: OfflineDataset | None = None,
     *,
+    env: MakeEnv | None = None,
     overwrite: bool = False,
     quiet: bool = False,
 ) -> Result:
-    """Start a run in a new directory and see it through. Data sets that are not given are loaded."""
+    """Start a run in a new directory and train it to its end. Data sets that are not given are loaded.
+
+    `env` is a function that returns the environment, instead of a task or a Gymnasium id in the configuration.
+    """
+    if env is not None:
+        config = dataclasses.replace(config, env=describe_env(env))
     own_arrays = dataset is not None and config.data is None  # not the task's data, which a resume would load
     config = resolve(config)
     if own_arrays:
@@ -65,9 +71,8 @@ def train(
         config = dataclasses.replace(config, buffer=f"{_ARRAYS}{buffer.name}")
         if config.online_steps:
             resolve_online(config)  # refuses it
-    if config.task is not None:
-        find_task(config.task)
     # All this before the directory is made: a wrong id leaves none.
+    _factory(config, env)
     dataset, buffer = _load(config, dataset, buffer)
     if config.rendering is None and dataset.spec.images:
         config = dataclasses.replace(config, rendering=dataset.info.get("rendering") or "exact")
@@ -76,7 +81,7 @@ def train(
     assert config.out is not None
     with RunDirectory.create(config.out, overwrite=overwrite) as directory:
         directory.write_config(config.to_json())
-        return _train(config, dataset, buffer, directory, quiet)
+        return _train(config, dataset, buffer, _factory(config, env), directory, quiet)
 
 
 def resume(
@@ -84,6 +89,7 @@ def resume(
     dataset: OfflineDataset | None = None,
     buffer: OfflineDataset | None = None,
     *,
+    env: str | MakeEnv | None = None,
     steps: int | None = None,
     online_steps: int | None = None,
     online: OnlineConfig | None = None,
@@ -91,13 +97,16 @@ def resume(
 ) -> Result:
     """Go on with an interrupted run, bit for bit, or with a finished one: up to more `steps`, or online.
 
-    `online_steps` are those of the whole run. `online` are the options of its online phase; once that has begun, only
+    What the run was given in Python (`dataset`, `buffer`, `env`) has to be given again. A run without an environment
+    can be given one: a Gymnasium id, or a function that returns an environment. `online_steps` are those of
+    the whole run. `online` are the options of its online phase; once that has begun, only
     `max_failures` may change.
     """
     with RunDirectory.open(path) as directory:
         if not directory.config.exists():
             raise RunError(f"{path} was stopped before it began. Start it again, with --overwrite.")
         config = RunConfig.from_json(directory.read_config())
+        config = _with_env(config, path, env)
         offline = not config.online_steps
         config = _extended(config, path, steps, online_steps, online)
         if offline and config.online_steps and (other := _other_settings(config)):
@@ -117,7 +126,22 @@ def resume(
         if buffer is not None:
             _check_same_data(directory, "buffer", buffer)
         config = _fitted(config, dataset)
-        return _train(config, dataset, buffer, directory, quiet)
+        return _train(config, dataset, buffer, _factory(config, env), directory, quiet)
+
+
+def _with_env(config: RunConfig, path: str | Path, env: str | MakeEnv | None) -> RunConfig:
+    """The configuration with an environment that was given again, or now."""
+    given, known = describe_env(env), config.env_name
+    if given is None or given == known:
+        return config
+    if known is None or (is_function(given) and is_function(known)):
+        return dataclasses.replace(config, env=given)
+    raise RunError(f"{path} was trained in {known}, not in {given}: start a new run")
+
+
+def _factory(config: RunConfig, env: str | MakeEnv | None) -> EnvFactory | None:
+    """The run's environment; `env` is the function that its configuration describes."""
+    return factory_of(config.task, env or config.env, **config.drawing)
 
 
 def _extended(
@@ -200,7 +224,7 @@ def _fitted(config: RunConfig, dataset: OfflineDataset) -> RunConfig:
 def _check_method(config: RunConfig, spec: Spec) -> None:
     """Whether the method takes this data, and can act as the evaluations will ask it to."""
     algorithm = algos.get(config.algo).make(config.options, spec)
-    if config.task is None:
+    if config.env_name is None:
         return
     key = rng.stream(config.seed, "evaluate")
     observation = jax.ShapeDtypeStruct(spec.observation_shape, spec.observation_dtype)
@@ -232,6 +256,7 @@ def _train(
     config: RunConfig,
     dataset: OfflineDataset,
     buffer: OfflineDataset | None,
+    env: EnvFactory | None,
     directory: RunDirectory,
     quiet: bool,
 ) -> Result:
@@ -239,7 +264,7 @@ def _train(
     try:
         with ExitStack() as stack:
             signals = stack.enter_context(loop.catch_signals())
-            run = Session(config, dataset, buffer, directory, stack, signals, quiet)
+            run = Session(config, dataset, buffer, env, directory, stack, signals, quiet)
             directory.write_config(config.to_json())  # not before: what is refused must not stay in the run
             if not run.done:
                 run.start_environments()

@@ -16,6 +16,7 @@ from fidec.console.progress import Progress
 from fidec.data import OfflineDataset
 from fidec.data.feed import Feed, HostFeed, free_memory, make_feed
 from fidec.data.sampling import Sampling
+from fidec.envs.factory import EnvFactory
 from fidec.errors import EnvError
 from fidec.store import files, versions
 from fidec.store.checkpoint import Checkpoints
@@ -41,6 +42,7 @@ class Session:
         config: RunConfig,
         dataset: OfflineDataset,
         buffer: OfflineDataset | None,
+        env: EnvFactory | None,
         directory: RunDirectory,
         stack: ExitStack,
         signals: loop.Signals,
@@ -89,11 +91,12 @@ class Session:
         now = versions.environment(_facts(dataset))
         self._write_environment(now if buffer is None else {**now, "buffer": _facts(buffer)})
         directory.write_status("running", self.step)
-        self.evaluator = self._make_evaluator(stack)
+        self.evaluator = self._make_evaluator(env, stack)
         self.online: Online | None = None
         if config.online_steps:
+            assert env is not None
             self.online = make_online(
-                config, self.spec, self.feed, self.sampling, store, log=self.log.exploration, message=self.message
+                config, env, self.spec, self.feed, self.sampling, store, log=self.log.exploration, message=self.message
             )
             stack.callback(self.online.close)
             self.online.restore(restored.extra.get("online") if restored is not None else None)
@@ -121,24 +124,23 @@ class Session:
             return self.config.memory_limit * 1e9
         return free_memory() if self.config.online_steps else None
 
-    def _make_evaluator(self, stack: ExitStack) -> Evaluator | None:
+    def _make_evaluator(self, env: EnvFactory | None, stack: ExitStack) -> Evaluator | None:
         config = self.config
-        if config.task is None or config.eval_interval == 0:
+        if env is None or config.eval_interval == 0:
             return None
         return stack.enter_context(
             Evaluator(
-                config.task,
+                env,
                 self.spec,
                 envs=config.eval_envs,
                 episodes=config.eval_episodes,
                 seed=config.seed,
                 timeout=config.eval_timeout,
-                **config.drawing,
             )
         )
 
     def start_environments(self) -> None:
-        """Now, not after an hour, is the time to learn that they do not work."""
+        """Start the environments before training, so that a broken environment fails at once."""
         if self.evaluator is not None:
             self.evaluator.start()
         elif self.online is not None:
@@ -309,6 +311,8 @@ class Session:
     def _save_policy(self) -> None:
         info = {"task": self.config.task, "dataset": self.dataset_name, "step": self.step}
         info |= {"success_timing": self.config.success_timing, "rendering": self.config.rendering}
+        if self.config.env is not None:
+            info["env"] = self.config.env
         Policy(self.config.algo, self.config.options, self.spec, self.carry.state, info).save(self.directory.policy)
 
 

@@ -1,8 +1,8 @@
-"""The environment that a Minari data set declares, if it is one that we know.
+"""The environment that a local Minari data set declares, if its id is on the list below.
 
 A data set's metadata names an environment, an entry point (any function of any module) and arguments for it. The file
-is not trusted: the entry point is never looked at, the id has to be on the list below and is made by the installed
-gymnasium, and of the arguments only plain values under known names are passed on. A map file or a scene is not.
+is not trusted. The entry point is never used: the installed gymnasium makes the environment by its id. Of the
+arguments only plain values under known names are passed on, so no file is read that the data names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import gymnasium
 
 from fidec.data.sources.minari import minari_folder, read_metadata
 from fidec.envs.adroit import import_robotics
-from fidec.envs.info import TaskInfo
+from fidec.envs.family import EnvFamily, EnvOptions, TaskInfo
 from fidec.errors import EnvError
 
 _ROBOTICS = {
@@ -78,7 +78,7 @@ def declared(dataset_id: str) -> Declared:
     metadata = read_metadata(folder)
     text = metadata.get("eval_env_spec") or metadata.get("env_spec")
     if text is None:
-        raise EnvError(f"{where}: the data set declares no environment; name the --task to evaluate it in")
+        raise EnvError(f"{where}: the data set declares no environment; name a --task or an --env")
     try:
         spec = json.loads(text)
         env_id, options, steps = spec["id"], dict(spec.get("kwargs") or {}), spec.get("max_episode_steps")
@@ -88,11 +88,11 @@ def declared(dataset_id: str) -> Declared:
     _check_id(where, env_id)
     if wrappers:
         raise EnvError(f"{where}: {env_id} is declared with {len(wrappers)} wrapper(s); wrappers are never taken")
-    options.pop("render_mode", None)  # how it is drawn is not the data's to say
+    options.pop("render_mode", None)  # not the data's choice
     known = _registered(env_id).kwargs
     options = {name: value for name, value in options.items() if name not in known or known[name] != value}
     for name, value in options.items():
-        if not _is_plain(name, value):
+        if not _is_allowed(name, value):
             raise EnvError(
                 f"{where}: {env_id} is declared with {name}={str(value)[:60]!r}; only plain values of "
                 f"{', '.join(sorted(_NUMBERS | {*_WORDS, *_LISTS, 'maze_map'}))} are taken"
@@ -102,38 +102,33 @@ def declared(dataset_id: str) -> Declared:
     return Declared(env_id, options, steps)
 
 
-def task_info(task: str) -> TaskInfo:
-    """What is known of the task `minari:ID`."""
-    dataset_id = task.removeprefix("minari:")
-    found = declared(dataset_id)
-    spec = _registered(found.env_id)
-    horizon = found.horizon or spec.max_episode_steps
+def find(dataset_id: str) -> TaskInfo:
+    env = declared(dataset_id)
+    horizon = env.horizon or _registered(env.env_id).max_episode_steps
     if horizon is None:
-        raise EnvError(f"minari:{dataset_id}: {found.env_id} has no time limit, so no episode need ever end")
+        raise EnvError(f"minari:{dataset_id}: {env.env_id} has no time limit, so that an episode may never end")
     return TaskInfo(
         id=f"minari:{dataset_id}",
-        family=found.env_id,
-        data=dataset_id,
-        task=0,
-        is_default=True,
+        family="minari",
+        env=env.env_id,
         horizon=horizon,
-        visual=False,
-        suite="minari",
+        dataset=dataset_id,
+        data=dataset_id,
     )
 
 
-def make(info: TaskInfo, render_mode: str | None = None) -> gymnasium.Env:
+def make(info: TaskInfo, options: EnvOptions) -> gymnasium.Env:
     """The environment, with dict observations flattened in sorted key order, as the data is."""
-    found = declared(info.data)
+    spec = declared(info.dataset)
     env = gymnasium.make(
-        found.env_id,
+        spec.env_id,
         max_episode_steps=info.horizon,
-        render_mode=render_mode,
+        render_mode=options.render_mode,
         disable_env_checker=True,
-        **found.options,
+        **spec.options,
     )
-    flat = isinstance(env.observation_space, gymnasium.spaces.Dict)
-    return gymnasium.wrappers.FlattenObservation(env) if flat else env
+    is_dict = isinstance(env.observation_space, gymnasium.spaces.Dict)
+    return gymnasium.wrappers.FlattenObservation(env) if is_dict else env
 
 
 def _check_id(where: str, env_id: Any) -> None:
@@ -161,7 +156,7 @@ def _registered(env_id: str) -> Any:
     return gymnasium.registry[env_id]
 
 
-def _is_plain(name: str, value: Any) -> bool:
+def _is_allowed(name: str, value: Any) -> bool:
     if name in _NUMBERS:
         return type(value) in (bool, int, float) and abs(value) <= sys.float_info.max  # an int may be larger
     if name in _WORDS:
@@ -175,3 +170,6 @@ def _is_plain(name: str, value: Any) -> bool:
             for row in rows
         )
     return False
+
+
+FAMILY = EnvFamily("minari", find, make, example="minari:D4RL/door/human-v2")

@@ -1,0 +1,114 @@
+"""The one way to an environment for training, evaluation and video: a task, a Gymnasium id or a user's function."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import gymnasium
+
+from fidec.envs.families import FAMILIES
+from fidec.envs.family import EnvOptions, TaskInfo, success_or_return
+from fidec.envs.frames import stacked
+from fidec.envs.make import find_task, make_env
+from fidec.errors import ConfigError, EnvError
+
+MakeEnv = Callable[..., gymnasium.Env]
+_FUNCTION = "function "  # no Gymnasium id has a blank
+
+
+@dataclass(frozen=True)
+class EnvFactory:
+    """How to make one environment in any process, and how its episodes are scored."""
+
+    name: str
+    """For messages, and for the run's configuration."""
+    make: Callable[[str | None], gymnasium.Env]
+    """Makes it, with a render mode or None."""
+    score: Callable[[dict[str, Any]], float | None]
+    """The number that tables print, of the summary of an evaluation."""
+    note: str = ""
+    """What a reader of its scores has to know."""
+
+    def function(self, frame_stack: int = 1, render_mode: str | None = None) -> Callable[[], gymnasium.Env]:
+        """A function without arguments that makes the environment, with images stacked as the policy sees them."""
+        make = partial(self.make, render_mode)
+        return make if frame_stack == 1 else partial(stacked, make, frame_stack)
+
+
+def factory_of(
+    task: str | None = None,
+    env: str | MakeEnv | None = None,
+    *,
+    success_timing: str = "pre",
+    rendering: str = "exact",
+) -> EnvFactory | None:
+    """The environment of a task, or of an `env`: a Gymnasium id or a function that returns an environment.
+
+    None if neither is given. The id is looked up now; the environment is made later, in other processes.
+    """
+    if task is not None and env is not None:
+        raise ConfigError(
+            f"task {task!r} and env {describe_env(env)!r} are both given. A task has its own environment: leave one out"
+        )
+    if task is None and env is None:
+        return None
+    if env is not None and not isinstance(env, str):
+        return _from_function(env)
+    if env is not None and is_function(env):
+        raise ConfigError(
+            f"the environment was given in Python ({env}) and is not stored with the run. Give it again: "
+            "fidec.resume(run, env=make_env) or fidec.evaluate(run, env=make_env)"
+        )
+    family = FAMILIES.get("gymnasium")
+    info = find_task(task) if task is not None else family.find(str(env))
+    assert info is not None
+    options = EnvOptions(success_timing=success_timing, rendering=rendering)
+    return EnvFactory(
+        name=info.id,
+        make=partial(_make_task, info, options),
+        score=partial(FAMILIES.get(info.family).score, info),
+        note=info.note,
+    )
+
+
+def describe_env(env: str | MakeEnv | None) -> str | None:
+    """An environment in words, for the run's configuration: a Gymnasium id, or which function makes it."""
+    if env is None or isinstance(env, str):
+        return env
+    while isinstance(env, partial):
+        env = env.func
+    return f"{_FUNCTION}{getattr(env, '__module__', '?')}.{getattr(env, '__qualname__', type(env).__qualname__)}"
+
+
+def is_function(name: str) -> bool:
+    """Whether `describe_env` gave this description of a function."""
+    return name.startswith(_FUNCTION)
+
+
+def _make_task(info: TaskInfo, options: EnvOptions, render_mode: str | None) -> gymnasium.Env:
+    return make_env(info, replace(options, render_mode=render_mode))
+
+
+def _from_function(make: MakeEnv) -> EnvFactory:
+    if isinstance(make, gymnasium.Env):
+        raise ConfigError("env is an environment; expected a function that returns one, since several are made")
+    if not callable(make):
+        raise ConfigError(
+            f"env is a {type(make).__name__}; expected a Gymnasium id, or a function that returns an environment"
+        )
+    name = describe_env(make) or ""
+    info = TaskInfo(id=name, family="", env=name)
+    return EnvFactory(name, partial(_call, make, name), partial(success_or_return, info))
+
+
+def _call(make: MakeEnv, name: str, render_mode: str | None) -> gymnasium.Env:
+    """Call a user's function. A parameter `render_mode` gets "rgb_array" for videos."""
+    takes = render_mode is not None and "render_mode" in inspect.signature(make).parameters
+    env = make(render_mode=render_mode) if takes else make()
+    if not isinstance(env, gymnasium.Env):
+        raise EnvError(f"{name} returned a {type(env).__name__}; expected a gymnasium.Env")
+    return env
