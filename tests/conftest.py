@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.runs import TASK, Processes, random_columns
+from helpers.runs import Processes, random_columns
 
 PLUGIN = Path(__file__).parent / "helpers" / "plugin"
 # Compilation is most of the suite's time. Without LLVM's optimisation and with XLA's older emitters it takes a sixth
@@ -71,10 +71,9 @@ def tiny(plugin_site, monkeypatch):
 
 
 @pytest.fixture
-def tiny_env(tiny, monkeypatch):
-    """Every task is the tiny method's environment, which takes a millisecond an episode."""
-    monkeypatch.setattr("fidec.train.evaluate.make", importlib.import_module("fidec_tiny_env").make_env)
-    return TASK
+def tiny_env(tiny):
+    """The id of an environment for the tiny method, which takes a millisecond an episode."""
+    return "fidec_tiny_env:Tiny-v0"
 
 
 @pytest.fixture

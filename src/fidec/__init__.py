@@ -18,6 +18,7 @@ _PUBLIC = {
     "Spec": "fidec.types",
     "check_dataset": "fidec.data",
     "dataset_from_arrays": "fidec.data",
+    "evaluate": "fidec.api",
     "fit": "fidec.api",
     "load_dataset": "fidec.data",
     "load_policy": "fidec.train.policy",
@@ -32,6 +33,7 @@ __all__ = [
     "Spec",
     "check_dataset",
     "dataset_from_arrays",
+    "evaluate",
     "fit",
     "load_dataset",
     "load_policy",
@@ -41,6 +43,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from fidec.algos import make as make
+    from fidec.api import evaluate as evaluate
     from fidec.api import fit as fit
     from fidec.data import OfflineDataset as OfflineDataset
     from fidec.data import check_dataset as check_dataset

@@ -1,4 +1,4 @@
-"""Training from Python in one call."""
+"""Training and evaluation from Python in one call."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from fidec.data import OfflineDataset, load_dataset
+from fidec.envs.factory import MakeEnv
+from fidec.train.assess import Assessment
 from fidec.train.config import RunConfig, resolve_options
 from fidec.train.run import Result, train
 
@@ -19,34 +21,66 @@ def fit(
     steps: int = 100_000,
     seed: int = 0,
     task: str | None = None,
+    env: str | MakeEnv | None = None,
     options: dict[str, Any] | None = None,
     buffer: OfflineDataset | str | None = None,
     overwrite: bool = False,
     quiet: bool = False,
-    **settings: Any,
+    **fields: Any,
 ) -> Result:
     """Train a method on a data set (or on a source such as "npz:mine.npz") and write a run directory.
 
-    `options` are the method's (`{"budget": 0.01}`), `settings` any other field of `RunConfig` (`batch_size`,
-    `checkpoint_interval`, ...). With a `buffer`, a second data set, half of each batch comes from it. With a `task`
-    the policy is evaluated in that environment; without one no environment is needed.
-    `fidec.load_policy(result.policy)` gives the policy.
+    `env` is the environment for evaluations and online steps: a Gymnasium id ("Pendulum-v1", "my_package:MyEnv-v0"),
+    or a function that returns a Gymnasium environment, `env=lambda: MyEnv()` for example. It is called in other
+    processes; if it has a parameter `render_mode`, it gets "rgb_array" there for videos. A `task` of the benchmark
+    has its own environment and published options. With neither nothing is evaluated.
+
+    `options` are the method's (`{"budget": 0.01}`), `fields` any other field of `RunConfig` (`batch_size`,
+    `eval_interval`, `online_steps`, ...). With a `buffer`, a second data set, half of each batch comes from it.
+    `fidec.load_policy(result.policy)` loads the policy.
     """
-    setting = "online" if settings.get("online_steps") else "offline"
-    resolved = resolve_options(algo, preset, task, setting, **(options or {}))
-    source = dataset if isinstance(dataset, str) else None
+    setting = "online" if fields.get("online_steps") else "offline"
     config = RunConfig(
         task=task,
+        env=env if isinstance(env, str) else None,
         algo=algo,
         preset=preset,
-        data=source,
+        data=dataset if isinstance(dataset, str) else None,
         steps=steps,
         seed=seed,
         out=Path(out),
-        options=resolved,
+        options=resolve_options(algo, preset, task, setting, **(options or {})),
         buffer=buffer if isinstance(buffer, str) else None,
-        **settings,
+        **fields,
     )
-    loaded = load_dataset(dataset, cache_dir=config.data_dir) if isinstance(dataset, str) else dataset
-    given = None if isinstance(buffer, str) else buffer
-    return train(config, loaded, given, overwrite=overwrite, quiet=quiet)
+    return train(
+        config,
+        load_dataset(dataset, cache_dir=config.data_dir) if isinstance(dataset, str) else dataset,
+        None if isinstance(buffer, str) else buffer,
+        env=None if isinstance(env, str) else env,
+        overwrite=overwrite,
+        quiet=quiet,
+    )
+
+
+def evaluate(
+    directory: str | Path,
+    *,
+    env: str | MakeEnv | None = None,
+    task: str | None = None,
+    episodes: int = 50,
+    base: bool = False,
+    video: str | Path | None = None,
+    **choices: Any,
+) -> dict[str, Any]:
+    """Evaluate the policy of a run, as `fidec eval` does; the result is what `fidec eval --json` prints.
+
+    By default in the run's environment. One that was given to `fit` as a function has to be given again. With `base`
+    the behaviour flow is evaluated on the same episodes. `video` is the path of an mp4 of the first three episodes.
+    `choices` are `seed`, `envs` (processes) and `candidates`.
+    """
+    assessment = Assessment.of(directory, task=task, env=env, **choices)
+    result = assessment.evaluate(episodes, base=base)
+    if video is not None:
+        assessment.record(video, episodes=min(3, episodes))
+    return result

@@ -377,7 +377,7 @@ def test_a_task_that_does_not_fit_the_data(cli, tiny, npz, compile_cache):
         *("train", "--data", f"npz:{npz}", *TINY, "--steps", 20, "--out", "run"),
         *("--task", "pointmaze-medium-navigate-singletask-v0", "--eval-episodes", 1),
     )
-    check_error(found, 1, "do not belong together")
+    check_error(found, 1, "observations of shape (2,), but the data has (3,)")
 
 
 # --- eval ---------------------------------------------------------------------------------------------------
@@ -385,7 +385,7 @@ def test_a_task_that_does_not_fit_the_data(cli, tiny, npz, compile_cache):
 
 def test_eval_repeats_the_last_evaluation(cli, tiny_env, npz, compile_cache, tmp_path):
     settings = ("--steps", 60, "--eval-interval", 30, "--eval-episodes", 3, "--seed", 9, "--out", "run")
-    assert cli("train", "--data", f"npz:{npz}", "--task", tiny_env, *TINY, *settings)[0] == 0
+    assert cli("train", "--data", f"npz:{npz}", "--env", tiny_env, *TINY, *settings)[0] == 0
     code, out, err = cli("eval", "run", "--episodes", 3, "--base", "--json")
     assert code == 0, err
     result = json.loads(out)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.runs import TASK, Processes, online_fingerprint, read_rows
+from helpers.runs import TASK, Processes, online_fingerprint, random_columns, read_rows
 
 OFFLINE, ONLINE, SAVE = 100, 240, 20
 EPISODE = {"calql"}  # collected by the episode: pointmaze's has up to 1000 steps
@@ -143,27 +143,27 @@ def test_asked_to_stop_while_it_collects(processes, maze, alone, compile_cache, 
 
 
 @pytest.fixture
-def walk_data(tiny, monkeypatch, tmp_path):
-    """Data of the tiny method's environment, which every task is."""
-    import importlib
-
-    module = importlib.import_module("fidec_tiny_env")
-    monkeypatch.setattr("fidec.train.evaluate.make", module.make_env)
-    space = module.make_env(TASK).observation_space
-    generator = np.random.default_rng(0)
-    np.savez(
-        tmp_path / "walk.npz",
-        observations=generator.normal(size=(80, *space.shape)).astype(np.float32),
-        actions=generator.uniform(-1, 1, (80, module.make_env(TASK).action_space.shape[0])).astype(np.float32),
-        rewards=np.zeros(80, np.float32),
-        terminals=np.arange(80) % 20 == 19,
-    )
+def walk_data(tiny_env, tmp_path):
+    """Data of the same shapes as the tiny method's environment."""
+    np.savez(tmp_path / "walk.npz", **random_columns(80))
     return f"npz:{tmp_path / 'walk.npz'}"
 
 
 def words(data: str, out: str, algo: str, *more: object) -> list[object]:
     return [
-        *("train", "--task", TASK, "--data", data, "--out", out, "--algo", algo, "--batch-size", 8),
+        *(
+            "train",
+            "--env",
+            "fidec_tiny_env:Tiny-v0",
+            "--data",
+            data,
+            "--out",
+            out,
+            "--algo",
+            algo,
+            "--batch-size",
+            8,
+        ),
         *("--log-interval", 5, "--eval-interval", 0, *more),
     ]
 

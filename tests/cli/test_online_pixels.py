@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import fidec
-from cli.test_pixels import SIZE, Room, make_room, room_columns
 from fidec import rng
 from fidec.data import replay, sampling
 from fidec.envs.lanes import exploration_seed
@@ -21,11 +20,12 @@ from fidec.train import loop
 from fidec.train.config import OnlineConfig
 from fidec.train.run import Preempted
 from fidec.train.session import Session
-from helpers.runs import TASK, online_fingerprint, read_rows, stored_rows
+from helpers.room_env import ROOM, SIZE, Room, room_columns
+from helpers.runs import online_fingerprint, read_rows, stored_rows
 
 OFFLINE, ONLINE, SEED = 2, 13, 2  # an episode of ten steps, and three of the next
 SETTINGS: dict[str, Any] = {
-    "task": TASK,
+    "env": ROOM,
     "steps": OFFLINE,
     "online_steps": ONLINE,
     "seed": SEED,
@@ -45,8 +45,7 @@ def dataset():
 
 @pytest.fixture(autouse=True)
 def room(monkeypatch, compile_cache):
-    """Every task is the room, and the host is asked after every round: a stop may come anywhere."""
-    monkeypatch.setattr("fidec.train.evaluate.make", make_room)
+    """Check signals after every round, so that a stop may come anywhere."""
     monkeypatch.setattr(loop, "DISPATCH_SECONDS", 0.0)
 
 

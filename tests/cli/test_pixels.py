@@ -7,7 +7,6 @@ import sys
 import types
 from dataclasses import dataclass
 
-import gymnasium
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,16 +16,18 @@ from fidec.algos import Algorithm, Method
 from fidec.algos.common import base
 from fidec.data import feed, mapped
 from fidec.envs.evaluate import summarise
+from fidec.envs.factory import factory_of
 from fidec.envs.pool import EnvPool
 from fidec.errors import ConfigError, EnvError, RunError
 from fidec.ops import images
 from fidec.train import loop
 from fidec.train.assess import Assessment
-from fidec.train.evaluate import Evaluator, environment
+from fidec.train.evaluate import Evaluator
 from fidec.types import Spec
-from helpers.runs import TASK, fingerprint, random_columns, read_rows
+from helpers.room_env import ROOM, SIZE, Room, room_columns
+from helpers.runs import fingerprint, random_columns, read_rows
 
-SIZE, STEPS = 16, 12
+STEPS = 12
 SMALL = {
     "algo": "rebrac",
     "steps": STEPS,
@@ -37,50 +38,6 @@ SMALL = {
     "options": {"hidden": (8,)},
     "quiet": True,
 }
-
-
-class Room(gymnasium.Env):
-    """A square that goes where it is told, seen from above, for ten steps."""
-
-    observation_space = gymnasium.spaces.Box(0, 255, (SIZE, SIZE, 3), np.uint8)
-    action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.place, self.time = self.np_random.uniform(3, SIZE - 3, 2), 0
-        return self.draw(), {}
-
-    def draw(self):
-        picture = np.full((SIZE, SIZE, 3), 20, np.uint8)
-        row, column = self.place.astype(int)
-        picture[row - 1 : row + 2, column - 1 : column + 2] = (250, 10 * self.time, 90)
-        return picture
-
-    def step(self, action):
-        self.place, self.time = np.clip(self.place + action, 2, SIZE - 3), self.time + 1
-        success = bool(np.abs(self.place - SIZE / 2).max() < 3)
-        return self.draw(), float(success) - 1.0, False, self.time == 10, {"success": success}
-
-
-def make_room(task: str, **_) -> gymnasium.Env:
-    return Room()
-
-
-def room_columns(episodes: int = 25) -> dict[str, np.ndarray]:
-    """Random walks in the room, with each episode's last frame as a next state only."""
-    rng, env = np.random.default_rng(0), Room()
-    columns = {name: [] for name in ("observations", "actions", "rewards", "truncations")}
-    for seed in range(episodes):
-        frame, over = env.reset(seed=seed)[0], False
-        while True:
-            action = rng.uniform(-1, 1, 2).astype(np.float32)
-            following, reward, _, cut, _ = (None,) * 5 if over else env.step(action)
-            for name, value in zip(columns, (frame, action, reward or 0.0, over), strict=True):
-                columns[name].append(value)
-            if over:
-                break
-            frame, over = following, cut
-    return {name: np.asarray(column) for name, column in columns.items()}
 
 
 @pytest.fixture(scope="module")
@@ -169,8 +126,7 @@ def test_a_run_beyond_the_memory_limit_is_the_same_run(trained, room, tmp_path, 
     assert [found[name] for name in same] == [expected[name] for name in same]
 
 
-def test_evaluation_shows_the_policy_what_the_data_would(trained, monkeypatch):
-    monkeypatch.setattr("fidec.train.evaluate.make", make_room)
+def test_evaluation_shows_the_policy_what_the_data_would(trained):
     spec = fidec.load_policy(trained).spec
     seen: list[np.ndarray] = []
 
@@ -178,7 +134,7 @@ def test_evaluation_shows_the_policy_what_the_data_would(trained, monkeypatch):
         seen.append(observations[0])
         return np.full((1, 2), 0.7, np.float32)
 
-    with EnvPool(environment(TASK, spec), 1) as pool:
+    with EnvPool(factory_of(env=ROOM).function(spec.frame_stack), 1) as pool:
         (episode,) = pool.run(act, 1, seed=3)
     env, frames = Room(), []
     frames.append(env.reset(seed=episode.seed)[0])
@@ -188,16 +144,17 @@ def test_evaluation_shows_the_policy_what_the_data_would(trained, monkeypatch):
     np.testing.assert_array_equal(np.stack(seen), images.stack(frames, rows, np.zeros_like(rows), 3))
 
 
-def test_a_policy_of_images_is_evaluated_in_its_environment(trained, monkeypatch):
-    monkeypatch.setattr("fidec.train.evaluate.make", make_room)
-    assessment = Assessment.of(trained, task=TASK, envs=1)
+def test_a_policy_of_images_is_evaluated_in_its_environment(trained):
+    assessment = Assessment.of(trained, env=ROOM, envs=1)
     result = assessment.evaluate(3)
     rows = result["episodes"]["refined"]
     assert [row["status"] for row in rows] == ["ok"] * 3
     assert [row["length"] for row in rows] == [10] * 3
     assert result["refined"]["n"] == summarise([])["n"] + 3
     with (
-        Evaluator(TASK, Spec((SIZE, SIZE, 12), 2, "uint8", frame_stack=3), envs=1, episodes=1, seed=0) as wrong,
+        Evaluator(
+            assessment.env, Spec((SIZE, SIZE, 12), 2, "uint8", frame_stack=3), envs=1, episodes=1, seed=0
+        ) as wrong,
         pytest.raises(EnvError, match=r"\(16, 16, 9\).*\(16, 16, 12\).*3 frames stacked"),
     ):
         wrong.start()

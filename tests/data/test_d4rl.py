@@ -8,13 +8,13 @@ import gymnasium
 import h5py
 import numpy as np
 import pytest
+from fidec.envs.d4rl import tasks
+from fidec.envs.scores import REFERENCE, normalise
 
 from fidec.cli.evaluate import print_comparison
 from fidec.data import load_dataset
 from fidec.envs.antmaze import MAPS, cell_xy, find_cell
-from fidec.envs.d4rl import tasks
 from fidec.envs.make import find_task, make
-from fidec.envs.scores import REFERENCE, normalise
 from fidec.errors import ConfigError, DataError
 from fidec.quiet import quiet
 from fidec.train.evaluate import score

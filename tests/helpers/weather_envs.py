@@ -1,10 +1,10 @@
-"""The walk in bad weather. Its processes import this module and nothing of pytest."""
+"""The walk with faults. Its processes import this module and nothing of pytest."""
 
 from __future__ import annotations
 
+import json
 import os
 import time
-from functools import partial
 
 import gymnasium
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from helpers.online_envs import Walk
 
 Faults = dict[int, tuple[str, int]]  # reset seed of an episode: what goes wrong, and in which step (0: in the reset)
+VARIABLE = "FIDEC_TEST_FAULTS"
 
 
 class Weather(Walk):
@@ -51,10 +52,14 @@ class Weather(Walk):
         return observation, reward
 
 
-def _make(task: str, faults: Faults, **_: str) -> gymnasium.Env:
-    return Weather(faults)
+def write_faults(faults: Faults) -> str:
+    """The value of the environment variable that tells the environments' processes what goes wrong."""
+    return json.dumps(faults)
 
 
-def bad_weather(faults: Faults):
-    """In place of `fidec.envs.make.make`."""
-    return partial(_make, faults=faults)
+def make_weather() -> gymnasium.Env:
+    return Weather({int(seed): tuple(fault) for seed, fault in json.loads(os.environ.get(VARIABLE, "{}")).items()})
+
+
+gymnasium.register("FaultyWalk-v0", make_weather)
+FAULTY_WALK = "helpers.weather_envs:FaultyWalk-v0"

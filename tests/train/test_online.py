@@ -21,12 +21,12 @@ from fidec.train.config import OnlineConfig
 from fidec.train.online import Online
 from fidec.train.run import Preempted
 from fidec.types import Batch
-from helpers.online_envs import Walk, make_unrepeatable, make_walk
-from helpers.runs import TASK, online_fingerprint, random_columns, read_rows, stored_rows
+from helpers.online_envs import UNREPEATABLE, WALK, Walk
+from helpers.runs import online_fingerprint, random_columns, read_rows, stored_rows
 
 OFFLINE, ONLINE = 20, 60
 SETTINGS = {
-    "task": TASK,
+    "env": WALK,
     "steps": OFFLINE,
     "online_steps": ONLINE,
     "seed": 4,
@@ -60,11 +60,7 @@ def dataset():
 
 @pytest.fixture(autouse=True)
 def walk(monkeypatch, compile_cache, tiny):
-    """Every task is the walk, and the host is asked after every round: a stop may come anywhere.
-
-    Where no other method is needed it is the tiny one.
-    """
-    monkeypatch.setattr("fidec.train.evaluate.make", make_walk)
+    """Check signals after every round, so that a stop may come anywhere. The tiny method is used where it can be."""
     monkeypatch.setattr(loop, "DISPATCH_SECONDS", 0.0)
 
 
@@ -286,11 +282,10 @@ def test_rows_are_what_the_environment_did(dataset, tmp_path):
     assert "online/steps" not in by_step[20]
 
 
-def test_an_environment_that_cannot_be_repeated_goes_on_at_the_next_episode(dataset, tmp_path, stop_at, monkeypatch):
-    monkeypatch.setattr("fidec.train.evaluate.make", make_unrepeatable)
+def test_an_environment_that_cannot_be_repeated_goes_on_at_the_next_episode(dataset, tmp_path, stop_at):
     stop_at(OFFLINE + 41)
     with pytest.raises(Preempted):
-        train(dataset, tmp_path / "run", "small ring")
+        train(dataset, tmp_path / "run", "small ring", env=UNREPEATABLE)
     before = stored_rows(tmp_path / "run")
     assert not before.terminals[-1]  # it was in the middle of an episode
     resume(tmp_path / "run", dataset, quiet=True)

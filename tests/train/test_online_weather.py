@@ -21,14 +21,13 @@ from fidec.train import loop
 from fidec.train.config import OnlineConfig
 from fidec.train.policy import Policy
 from fidec.train.run import Preempted
-from helpers.online_envs import make_walk
-from helpers.runs import TASK, online_fingerprint, random_columns, read_rows, stored_rows
-from helpers.weather_envs import Faults, bad_weather
+from helpers.runs import online_fingerprint, random_columns, read_rows, stored_rows
+from helpers.weather_envs import FAULTY_WALK, VARIABLE, Faults, write_faults
 
 # Episodes 0, 1, ... of seed 4 have 7, 6, 6, 8, 7, 4, 4, 9, ... steps.
 OFFLINE, ONLINE, SEED = 3, 40, 4
 SETTINGS: dict[str, Any] = {
-    "task": TASK,
+    "env": FAULTY_WALK,
     "steps": OFFLINE,
     "online_steps": ONLINE,
     "seed": SEED,
@@ -68,14 +67,12 @@ def _tiny(tiny):
 
 @pytest.fixture
 def weather(monkeypatch):
-    """weather(**faults): what it is from now on; good without any. The host is asked after every round."""
+    """weather(**faults): what goes wrong in environments that are started from now on."""
     monkeypatch.setattr(loop, "DISPATCH_SECONDS", 0.0)
 
     def change(**kinds: tuple[str, int]) -> None:
-        make = bad_weather(faults(**kinds)) if kinds else make_walk
-        monkeypatch.setattr("fidec.train.evaluate.make", make)
+        monkeypatch.setenv(VARIABLE, write_faults(faults(**kinds)))
 
-    change()
     return change
 
 
@@ -87,7 +84,7 @@ def good(dataset, tmp_path_factory, compile_cache):
     def run(kind: str) -> Path:
         if kind not in made:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("fidec.train.evaluate.make", make_walk)
+                patch.delenv(VARIABLE, raising=False)
                 made[kind] = fit(
                     dataset, tmp_path_factory.mktemp("good") / "run", **SETTINGS, **KINDS[kind]
                 ).directory

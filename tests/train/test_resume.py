@@ -50,7 +50,7 @@ def status(out) -> tuple[str, int, str | None]:
 
 
 def test_stopped_at_random_steps(tmp_path, dataset, tiny_env, compile_cache, small_dispatches, stop_at):
-    settings = {**SETTINGS, "algo": "tiny", "task": tiny_env}
+    settings = {**SETTINGS, "algo": "tiny", "env": tiny_env}
     result = fit(dataset, tmp_path / "whole", **settings)
     whole = fingerprint(tmp_path / "whole", STEPS)
     assert result.step == STEPS
@@ -102,7 +102,7 @@ def test_fidec_stopped_between_checkpoints(tmp_path, dataset, compile_cache, sma
 @pytest.mark.parametrize("evaluation", [0, 1])
 def test_stopped_inside_an_evaluation(tmp_path, dataset, tiny_env, compile_cache, monkeypatch, evaluation):
     """The checkpoint then says that the evaluation is still to be made, and resuming begins with it."""
-    settings = {**SETTINGS, "algo": "tiny", "task": tiny_env}
+    settings = {**SETTINGS, "algo": "tiny", "env": tiny_env}
     fit(dataset, tmp_path / "whole", **settings)
     step, calls, check = (evaluation + 1) * 60, [0], Session._check_signals
 
@@ -201,8 +201,8 @@ def test_other_data_is_refused(tmp_path, dataset, tiny, compile_cache):
         resume(tmp_path / "run", quiet=True)
 
 
-def test_arrays_with_a_task_are_not_mistaken_for_its_own_data(tmp_path, dataset, tiny_env, compile_cache):
-    fit(dataset, tmp_path / "run", **{**SETTINGS, "algo": "tiny", "task": tiny_env})
+def test_arrays_with_an_environment_must_be_given_again(tmp_path, dataset, tiny_env, compile_cache):
+    fit(dataset, tmp_path / "run", **{**SETTINGS, "algo": "tiny", "env": tiny_env})
     with pytest.raises(RunError, match="arrays given in Python"):
         resume(tmp_path / "run", quiet=True)
     assert resume(tmp_path / "run", dataset, quiet=True).step == STEPS

@@ -113,7 +113,7 @@ def _caption(jobs: Sequence[Job], runs: Sequence[benchmark.Run], scale: Scale | 
         f"{cells}, mean ± std over seeds{paper}.",
     ]
     if any((row := tasks.find(run.job.task)) and row.benchmark == "d4rl" for run in runs):
-        from fidec.envs.d4rl import note
+        from fidec.envs.families.d4rl import note
 
         parts.append(f"{note()}.")
     after = ", after the online phase" if online else ""

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 
 import tyro
 
-from fidec.cli.output import parse, print_json, print_table
+from fidec.cli.output import import_from_here, parse, print_json, print_table
 from fidec.errors import ConfigError, EnvError
 
 
 @dataclass(frozen=True)
 class EvalArgs:
-    """Evaluate the policy of a run (or a policy directory) on seeded episodes of its task.
+    """Evaluate the policy of a run (or a policy directory) on seeded episodes of its environment.
 
     With the run's own number of episodes, processes and seed this repeats the run's last evaluation exactly.
     """
@@ -33,7 +33,9 @@ class EvalArgs:
     envs: int = 0
     """Environment processes; 0 takes the run's number."""
     task: str | None = None
-    """Task, if the policy does not say it."""
+    """Evaluate in the environment of this task; by default in the run's environment."""
+    env: str | None = None
+    """Evaluate in this Gymnasium environment, such as Pendulum-v1 or my_package:MyEnv-v0."""
     video: Path | None = None
     """Also write an mp4 of the first three episodes."""
     json: bool = False
@@ -41,7 +43,7 @@ class EvalArgs:
 
 
 def main(argv: list[str]) -> int:
-    from fidec.envs.make import find_task
+    from fidec.envs.video import check_video
     from fidec.train.assess import Assessment
 
     args = parse(EvalArgs, argv, "fidec eval")
@@ -49,18 +51,18 @@ def main(argv: list[str]) -> int:
         raise ConfigError("--episodes and --candidates must be at least 1, --envs not negative")
     if args.seed is not None and not 0 <= args.seed < 2**32:
         raise ConfigError(f"--seed must lie in [0, 2^32), not {args.seed}")
+    if args.video is not None:
+        check_video()
+    import_from_here()
     assessment = Assessment.of(
-        args.directory, task=args.task, seed=args.seed, envs=args.envs, candidates=args.candidates
+        args.directory, task=args.task, env=args.env, seed=args.seed, envs=args.envs, candidates=args.candidates
     )
     result = assessment.evaluate(args.episodes, base=args.base)
-    note = find_task(assessment.task).note
-    if note:
-        result["note"] = note
     if args.video is not None:
         try:
             assessment.record(args.video, episodes=min(3, args.episodes))
             result["video"] = str(args.video)
-        except EnvError as error:  # the evaluation stands without its video
+        except EnvError as error:  # the evaluation is valid without its video
             result["video"] = None
             print(f"fidec eval: {error}", file=sys.stderr)
     if args.json:
@@ -72,7 +74,7 @@ def main(argv: list[str]) -> int:
 
 def print_comparison(result: dict[str, Any]) -> None:
     """A short table with intervals."""
-    print(f"{result['task']}, step {result['step']}, seed {result['seed']}")
+    print(f"{result['environment']}, step {result['step']}, seed {result['seed']}")
     if "note" in result:
         print(result["note"])
     rows = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
@@ -16,6 +17,12 @@ def parse(args: type[Args], argv: list[str], program: str, default: Any = None) 
     """Parse `argv` into the dataclass `args`, whose docstring is the help text."""
     keywords = {} if default is None else {"default": default}
     return tyro.cli(args, args=argv, prog=program, config=(tyro.conf.FlagCreatePairsOff,), **keywords)
+
+
+def import_from_here() -> None:
+    """Let `--env my_module:MyEnv-v0` find a module in the current directory, as `python -m` does."""
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.append(here)
 
 
 def print_json(value: Any) -> None:

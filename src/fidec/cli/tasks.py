@@ -90,10 +90,11 @@ def _suite_rows(name: str) -> list[dict[str, Any]]:
 
 
 def _other_rows() -> list[dict[str, Any]]:
-    """The tasks of the installed OGBench that the paper does not have."""
+    """The tasks of the installed environment families that the paper does not have."""
     from fidec.envs.make import known_tasks
 
-    return [_unpublished_row(info.id) for info in known_tasks() if tasks.find(info.id) is None]
+    others = [info for info in known_tasks()[0] if tasks.find(info.id) is None]
+    return [_unpublished_row(info.id) | {"benchmark": info.family} for info in others]
 
 
 def _protocol(name: str, setting: str) -> dict[str, Any]:
@@ -144,11 +145,11 @@ def _environment(name: str, rows: list[Task]) -> dict[str, Any]:
 
     try:
         info = find_task(name)
-        facts = {**dataclasses.asdict(info), "dataset": info.dataset}
-    except EnvError as error:  # the environment is not installed; the published facts are still known
+        facts = dataclasses.asdict(info)
+    except (ConfigError, EnvError) as error:  # the environment is not installed; the published facts are still known
         if not rows:
             raise
-        facts = {"id": rows[0].id, "benchmark": rows[0].benchmark, "horizon": rows[0].horizon, "note": str(error)}
+        facts = {"id": rows[0].id, "family": rows[0].benchmark, "horizon": rows[0].horizon, "note": str(error)}
     names = ("category", "observation_shape", "action_dim", "data_transitions", "reward_shift")
     facts |= {name: getattr(rows[0], name) for name in names} if rows else {}
     note = facts.pop("note") or "-"

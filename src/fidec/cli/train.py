@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import tyro
 
 from fidec import algos, tasks
-from fidec.cli.output import parse, print_json
+from fidec.cli.output import import_from_here, parse, print_json
 from fidec.errors import ConfigError
 from fidec.tasks import describe
 from fidec.train.config import OnlineConfig, RunConfig, protocol_values, published_options, resolve, resolve_options
@@ -21,10 +21,10 @@ from fidec.train.config import OnlineConfig, RunConfig, protocol_values, publish
 class TrainArgs(RunConfig):
     """Train a method on a data set and write a run directory.
 
-    With a --task the policy is evaluated in its environment; with --data alone no environment is needed. A task of
-    the benchmark brings its protocol and the settings that were published for it (`fidec tasks ID` shows them). The
-    options --algo.* belong to the chosen method, and start from its --preset and these settings. With --online-steps
-    training goes on in the environment (docs/online.md). `fidec train --resume DIR` goes on with an interrupted run.
+    A --task of the benchmark has data, an environment, a protocol and published options (`fidec tasks ID` shows
+    them). Your own --data needs no environment; with an --env, any Gymnasium id, the policy is evaluated in it. The
+    options --algo.* belong to the chosen method; their defaults are those of its --preset and of the task. With
+    --online-steps training continues in the environment. `fidec train --resume DIR` continues an interrupted run.
     """
 
     overwrite: bool = False
@@ -35,14 +35,16 @@ class TrainArgs(RunConfig):
 
 @dataclass(frozen=True)
 class ResumeArgs:
-    """Go on with a run, bit for bit as if it had never stopped; with --online-steps in its environment."""
+    """Continue a run, bit for bit as if it had never stopped; with --online-steps in its environment."""
 
     resume: Path
     """The run directory."""
     steps: int | None = None
     """Train up to this many offline steps instead of the run's own number."""
+    env: str | None = None
+    """Gymnasium id of an environment, for a run that has none yet."""
     online_steps: int | None = None
-    """Go on online, or online for longer: up to this many steps in the environment."""
+    """Train online, or online for longer: up to this many steps in the environment."""
     online: OnlineConfig = dataclasses.field(default_factory=OnlineConfig)
     """The online phase of a run that has none yet. Once it has begun only --online.max-failures can change."""
     json: bool = False
@@ -85,9 +87,11 @@ def _with_options(config: type, options: Any) -> Any:
 def _train(config: RunConfig, *, overwrite: bool, as_json: bool) -> int:
     from fidec.train.run import train
 
+    import_from_here()
     if config.task is None and config.data is None:
         raise ConfigError(
-            "nothing to train on: name a --task (`fidec tasks` lists them) or a data source with --data"
+            "there is no data: name a --task (`fidec tasks` lists them), or a data source with --data, and an "
+            "environment with --env to evaluate in it"
         )
     config = resolve(config)
     print(*_picked(config), sep="\n", file=sys.stderr)
@@ -98,7 +102,7 @@ def _picked(config: RunConfig) -> list[str]:
     """What the run starts from, and where that was published."""
     title = f"{config.algo}, preset {config.preset}"
     if config.task is None:
-        return [title]
+        return [title if config.env is None else f"{title}, on {config.env}"]
     protocol = tasks.protocol_of(config.task, config.algo, config.setting)
     choices = [
         (_lengths(config), _lengths(protocol), protocol.name),
@@ -134,7 +138,8 @@ def _evaluation(plan: RunConfig | tasks.Protocol) -> str:
 def _resume(args: ResumeArgs) -> int:
     from fidec.train.run import resume
 
-    result = resume(args.resume, steps=args.steps, online_steps=args.online_steps, online=args.online)
+    import_from_here()
+    result = resume(args.resume, env=args.env, steps=args.steps, online_steps=args.online_steps, online=args.online)
     return _report(result, args.json)
 
 

@@ -14,7 +14,7 @@ from fidec.envs.families import FAMILIES
 from fidec.envs.family import EnvOptions, TaskInfo, success_or_return
 from fidec.envs.frames import stacked
 from fidec.envs.make import find_task, make_env
-from fidec.errors import ConfigError, EnvError
+from fidec.errors import ConfigError
 
 MakeEnv = Callable[..., gymnasium.Env]
 _FUNCTION = "function "  # no Gymnasium id has a blank
@@ -52,7 +52,7 @@ def factory_of(
     """
     if task is not None and env is not None:
         raise ConfigError(
-            f"task {task!r} and env {describe_env(env)!r} are both given. A task has its own environment: leave one out"
+            f"both task {task!r} and env {describe_env(env)!r} are given. A task has its own environment: omit one"
         )
     if task is None and env is None:
         return None
@@ -63,9 +63,7 @@ def factory_of(
             f"the environment was given in Python ({env}) and is not stored with the run. Give it again: "
             "fidec.resume(run, env=make_env) or fidec.evaluate(run, env=make_env)"
         )
-    family = FAMILIES.get("gymnasium")
-    info = find_task(task) if task is not None else family.find(str(env))
-    assert info is not None
+    info = find_task(task if task is not None else f"gymnasium:{env}")
     options = EnvOptions(success_timing=success_timing, rendering=rendering)
     return EnvFactory(
         name=info.id,
@@ -101,7 +99,7 @@ def _from_function(make: MakeEnv) -> EnvFactory:
             f"env is a {type(make).__name__}; expected a Gymnasium id, or a function that returns an environment"
         )
     name = describe_env(make) or ""
-    info = TaskInfo(id=name, family="", env=name)
+    info = TaskInfo(id=name, env=name)
     return EnvFactory(name, partial(_call, make, name), partial(success_or_return, info))
 
 
@@ -110,5 +108,5 @@ def _call(make: MakeEnv, name: str, render_mode: str | None) -> gymnasium.Env:
     takes = render_mode is not None and "render_mode" in inspect.signature(make).parameters
     env = make(render_mode=render_mode) if takes else make()
     if not isinstance(env, gymnasium.Env):
-        raise EnvError(f"{name} returned a {type(env).__name__}; expected a gymnasium.Env")
+        raise ConfigError(f"{name} returned a {type(env).__name__}; expected a gymnasium.Env")
     return env

@@ -14,8 +14,8 @@ class TaskInfo:
     """What is known of a task before its environment is made."""
 
     id: str  # cube-single-play-singletask-task2-v0, door-human-v1, minari:D4RL/door/human-v2
-    family: str  # ogbench, d4rl, minari, gymnasium or a plug-in
     env: str  # the environment that several tasks share: cube-single, door, AdroitHandDoor-v1
+    family: str = ""  # ogbench, d4rl, minari, gymnasium or a plug-in; `find_task` fills it in
     horizon: int | None = None  # steps until an episode is cut off, if it is known
     dataset: str = ""  # the name of its data
     data: str = ""  # the kind of data, such as play or human; empty if there is only one
@@ -52,7 +52,6 @@ class EnvFamily:
     functions: environment processes import the family before MuJoCo reads its choice of OpenGL (`MUJOCO_GL`).
     """
 
-    name: str
     find: Callable[[str], TaskInfo | None] = field(repr=False)
     """The task of an id (without `FAMILY:`), or None."""
     make: Callable[[TaskInfo, EnvOptions], gymnasium.Env] = field(repr=False)

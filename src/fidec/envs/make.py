@@ -4,55 +4,59 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 
 import gymnasium
 
 from fidec.envs.families import FAMILIES
-from fidec.envs.family import EnvFamily, EnvOptions, TaskInfo
+from fidec.envs.family import EnvOptions, TaskInfo
 from fidec.errors import ConfigError, EnvError, FidecError
 from fidec.quiet import quiet
 from fidec.register import unknown
 
 
-def families() -> list[EnvFamily]:
-    """All environment families, the built-in ones first."""
-    names = [*FAMILIES.builtin(), *FAMILIES.plugins()]
-    return [FAMILIES.get(name) for name in names]
-
-
 def find_task(task: str) -> TaskInfo:
-    """The task of an id, with or without its family in front (`ogbench:ID`); some families need it (`minari:ID`)."""
+    """The task of an id, with or without its family in front (`ogbench:ID`). Some families need it (`minari:ID`)."""
     prefix, _, name = task.partition(":")
-    if name and prefix in FAMILIES.names():
-        info = FAMILIES.get(prefix).find(name)
-    elif name:
-        info = None
+    if not name:
+        names, name = [n for n in _family_names() if FAMILIES.get(n).bare_ids], task
     else:
-        matches = (family.find(task) for family in families() if family.bare_ids)
-        info = next((info for info in matches if info is not None), None)
-    if info is None:
-        raise _unknown_task(task)
-    return info
-
-
-def _unknown_task(task: str) -> ConfigError:
-    known, advice = [], ""
-    for family in families():
-        try:
-            known += [info.id for info in family.tasks()]
-        except ConfigError as error:
-            advice += f"{error}. "
+        names = [prefix] if prefix in FAMILIES.names() else []
+    for family in names:
+        info = FAMILIES.get(family).find(name)
+        if info is not None:
+            return replace(info, family=family)
+    known, missing = known_tasks()
+    advice = [*missing, f"Expected an id such as {', '.join(_examples())}.", "`fidec tasks --all` lists the tasks."]
     if task in gymnasium.registry:
-        advice += f"Gymnasium has such an environment: name it with --env {task}. "
-    examples = ", ".join(family.example for family in families() if family.example)
-    advice += f"Expected an id such as {examples}. `fidec tasks --all` lists the tasks."
-    return unknown("task", task, known, advice)
+        advice.insert(0, f"Gymnasium has such an environment: name it with --env {task}.")
+    raise unknown("task", task, [info.id for info in known], " ".join(advice))
+
+
+def known_tasks() -> tuple[list[TaskInfo], list[str]]:
+    """The tasks of all families, and a sentence for each family whose package is missing."""
+    known, missing = [], []
+    for name in _family_names():
+        try:
+            known += [replace(info, family=name) for info in FAMILIES.get(name).tasks()]
+        except ConfigError as error:
+            missing.append(f"{error}.")
+    return known, missing
+
+
+def _family_names() -> list[str]:
+    """The built-in families first: a plug-in cannot take over their ids."""
+    return [*FAMILIES.builtin(), *sorted(FAMILIES.plugins())]
+
+
+def _examples() -> list[str]:
+    return [example for name in _family_names() if (example := FAMILIES.get(name).example)]
 
 
 def make(
     task: str, *, render_mode: str | None = None, success_timing: str = "pre", rendering: str = "exact"
 ) -> gymnasium.Env:
-    """Make the environment of a task (see `find_task` and `EnvOptions`). `reset(seed=...)` determines the whole start.
+    """Make the environment of a task (see `find_task` and `EnvOptions`). `reset(seed=...)` determines the start.
 
     Images need OpenGL: without a display, MUJOCO_GL then defaults to egl.
     """
@@ -67,8 +71,8 @@ def make_env(info: TaskInfo, options: EnvOptions = EnvOptions()) -> gymnasium.En
     """Make the environment of a task that was found."""
     if info.visual and gl_environ() and "mujoco" in sys.modules:  # the first image would abort the whole process
         raise EnvError(
-            f"cannot make the environment {info.id}: images need OpenGL, and MuJoCo was loaded in this process without "
-            "a display and without MUJOCO_GL. Set MUJOCO_GL=egl before, or make it in a process of its own (EnvPool)"
+            f"cannot make the environment {info.id}: images need OpenGL, and MuJoCo was loaded in this process "
+            "without a display and without MUJOCO_GL. Set MUJOCO_GL=egl before, or make it in a new process (EnvPool)"
         )
     if options.render_mode is not None or info.visual:
         os.environ.update(gl_environ())

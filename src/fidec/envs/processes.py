@@ -20,8 +20,8 @@ class EnvProcesses:
     """`num_envs` environments ("lanes"), each in a spawned process that stays for many episodes.
 
     `make_env` is sent to the processes (`fidec.envs.process.pickled`). Observations must be a Box (uint8 stays, all
-    else becomes float32), actions a bounded Box with one axis. The environment must end its episodes itself, by a time
-    limit for example. The processes end with this one, also if it is killed.
+    else becomes float32), actions a bounded Box with one axis. The environment must end its episodes itself, for
+    example by a time limit. The processes end with this one, also if it is killed.
     """
 
     def __init__(

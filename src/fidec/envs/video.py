@@ -127,7 +127,9 @@ class _Stage:
     def picture(self) -> np.ndarray:
         picture = self.ask("render", self.size)
         if picture.ndim != 3 or picture.shape[2] != 3 or min(picture.shape[:2]) < 16:
-            raise EnvError(f"no video: frames have shape {picture.shape}; expected (height, width, 3) from 16 pixels on")
+            raise EnvError(
+                f"no video: frames have shape {picture.shape}; expected (height, width, 3) from 16 pixels on"
+            )
         height, width = (length - length % 16 for length in picture.shape[:2])
         return picture[:height, :width]
 

@@ -20,15 +20,11 @@ from collections.abc import Callable
 from multiprocessing import connection, parent_process
 from typing import Any
 
-from fidec.errors import FidecError
+from fidec.errors import ConfigError
 
 
 class Invalid(Exception):
     """An environment returned something that cannot be an observation or a reward."""
-
-
-class Unsupported(FidecError):
-    """An environment whose spaces fidec cannot use. Another attempt would not help."""
 
 
 STEP = ("observation", "reward", "terminated", "truncated", "info")
@@ -47,7 +43,7 @@ def main(pipe: connection.Connection, parent_pid: int, payload: bytes, environ: 
         env = pickle.loads(payload)()
         facts = _describe_spaces(env)
         _return_memory()
-    except FidecError as error:
+    except ConfigError as error:
         _send(pipe, ("refused", str(error)))
     except BaseException as error:
         _send(pipe, ("crashed", describe(error)))
@@ -135,11 +131,11 @@ def _describe_spaces(env: Any) -> dict[str, Any]:
     observations, actions = env.observation_space, env.action_space
     if not isinstance(observations, Box):
         hint = "; gymnasium.wrappers.FlattenObservation makes one of a Dict" if isinstance(observations, Dict) else ""
-        raise Unsupported(f"the environment {name} has the observation space {observations}; expected a Box{hint}")
+        raise ConfigError(f"the environment {name} has the observation space {observations}; expected a Box{hint}")
     if not isinstance(actions, Box) or len(actions.shape) != 1:
-        raise Unsupported(f"the environment {name} has the action space {actions}; expected a Box with one axis")
+        raise ConfigError(f"the environment {name} has the action space {actions}; expected a Box with one axis")
     if not (np.isfinite(actions.low).all() and np.isfinite(actions.high).all()):
-        raise Unsupported(
+        raise ConfigError(
             f"the environment {name} has the action space {actions}; expected finite bounds "
             "(gymnasium.wrappers.RescaleAction or ClipAction set them)"
         )

@@ -79,8 +79,8 @@ class RunConfig:
     task: str | None = None
     """Task id, such as cube-single-play-singletask-task2-v0: an environment, its data and its published options."""
     env: str | None = None
-    """Gymnasium id of an environment for --data, such as Pendulum-v1 or my_package:MyEnv-v0, which imports my_package.
-    Without a --task and an --env nothing is evaluated."""
+    """Gymnasium id of your own environment, such as Pendulum-v1, or my_package:MyEnv-v0, which imports my_package.
+    Without a --task or an --env nothing is evaluated."""
     algo: str = "fidec"
     """Method; `fidec algos` lists them."""
     preset: str = "recommended"
@@ -160,7 +160,7 @@ class RunConfig:
         check_choices(self)
         if self.task is not None and self.env is not None:
             raise ConfigError(
-                f"--task {self.task} and --env {self.env} are both given. A task has its own environment: leave one out"
+                f"both --task {self.task} and --env {self.env} are given. A task has its own environment: omit one"
             )
         _at_least(0, "online_steps", self.online_steps)
         _at_least(0 if self.online_steps else 1, "steps", self.steps)

@@ -94,7 +94,7 @@ def check_spaces(name: str, envs: EnvProcesses, spec: Spec) -> None:
     if not (np.allclose(low, envs.action_low) and np.allclose(high, envs.action_high)):
         raise EnvError(
             f"the environment {name} has actions from {envs.action_low} to {envs.action_high}, but the data has "
-            f"actions from {list(low)} to {list(high)}. The bounds must be equal, so that a number means the same "
-            "action: give the data's bounds (dataset_from_arrays(..., action_low=..., action_high=...), or the columns "
-            "action_low and action_high of an npz file), or rescale the environment (gymnasium.wrappers.RescaleAction)"
+            f"actions from {list(low)} to {list(high)}. The bounds must be equal: give the data's with action_low "
+            "and action_high (of dataset_from_arrays, or as columns of an npz file), or change the environment's "
+            "with gymnasium.wrappers.RescaleAction"
         )

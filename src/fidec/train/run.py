@@ -37,7 +37,7 @@ class Preempted(RunError):
 
 
 class Result(NamedTuple):
-    """A finished run: its directory, its last step, and the last evaluation's summary (None without an environment)."""
+    """A finished run: its directory, its last step, and the last evaluation (None without an environment)."""
 
     directory: Path
     step: int

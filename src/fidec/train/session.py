@@ -96,7 +96,14 @@ class Session:
         if config.online_steps:
             assert env is not None
             self.online = make_online(
-                config, env, self.spec, self.feed, self.sampling, store, log=self.log.exploration, message=self.message
+                config,
+                env,
+                self.spec,
+                self.feed,
+                self.sampling,
+                store,
+                log=self.log.exploration,
+                message=self.message,
             )
             stack.callback(self.online.close)
             self.online.restore(restored.extra.get("online") if restored is not None else None)

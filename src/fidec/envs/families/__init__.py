@@ -1,6 +1,6 @@
 """The environment families: one module each, and the entry-point group `fidec.environments`.
 
-A module defines `FAMILY`, an `EnvFamily`. Its name is the module's name.
+A module defines `FAMILY`, an `EnvFamily`. The module's name is the family's name, and so is that of an entry point.
 """
 
 from fidec.envs.family import EnvFamily

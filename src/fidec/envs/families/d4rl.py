@@ -50,9 +50,7 @@ def tasks() -> list[TaskInfo]:
 
 
 def _info(task_id: str, env: str, data: str, horizon: int) -> TaskInfo:
-    return TaskInfo(
-        id=task_id, family="d4rl", env=env, horizon=horizon, dataset=task_id, data=data, note=note()
-    )
+    return TaskInfo(id=task_id, env=env, horizon=horizon, dataset=task_id, data=data, note=note())
 
 
 def find(name: str) -> TaskInfo | None:
@@ -74,4 +72,4 @@ def score(info: TaskInfo, summary: dict[str, Any]) -> float | None:
     return 100.0 * (summary["return"] - low) / (high - low)
 
 
-FAMILY = EnvFamily("d4rl", find, make, score, tasks, bare_ids=True, example="antmaze-medium-play-v2")
+FAMILY = EnvFamily(find, make, score, tasks, bare_ids=True, example="antmaze-medium-play-v2")

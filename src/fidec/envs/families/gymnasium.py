@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from fidec.envs.family import EnvFamily, EnvOptions, TaskInfo
 from fidec.errors import ConfigError
@@ -13,16 +14,13 @@ from fidec.errors import ConfigError
 
 def find(env_id: str) -> TaskInfo:
     """The environment of an id. Its module is imported, and nothing is made."""
-    return TaskInfo(id=env_id, family="gymnasium", env=env_id, horizon=_spec(env_id).max_episode_steps)
+    return TaskInfo(id=env_id, env=env_id, horizon=_spec(env_id).max_episode_steps)
 
 
 def make(info: TaskInfo, options: EnvOptions) -> gymnasium.Env:
-    """The environment; with a render mode only if it has that mode."""
-    spec = _spec(info.env)
-    render_mode = options.render_mode
-    if render_mode is not None and render_mode not in _render_modes(spec):
-        render_mode = None
-    return gymnasium.make(spec, render_mode=render_mode, disable_env_checker=True)
+    spec, mode = _spec(info.env), options.render_mode
+    drawn = {"render_mode": mode} if mode is not None and _takes(spec, mode) else {}
+    return gymnasium.make(spec, disable_env_checker=True, **drawn)
 
 
 def _spec(env_id: str) -> EnvSpec:
@@ -42,12 +40,15 @@ def _spec(env_id: str) -> EnvSpec:
         raise ConfigError(f"Gymnasium has no environment {name!r} ({where}). {error}") from error
 
 
-def _render_modes(spec: EnvSpec) -> list[str]:
-    entry = spec.entry_point
-    if isinstance(entry, str):
-        module, _, name = entry.partition(":")
-        entry = getattr(importlib.import_module(module), name)
-    return list(getattr(entry, "metadata", {}).get("render_modes", ["rgb_array"]))
+def _takes(spec: EnvSpec, render_mode: str) -> bool:
+    """Whether an environment can be made with a render mode: by its metadata, or of a function by its parameters."""
+    creator = spec.entry_point
+    if isinstance(creator, str):
+        creator = load_env_creator(creator)
+    metadata = getattr(creator, "metadata", None)
+    if metadata is None:
+        return creator is not None and "render_mode" in inspect.signature(creator).parameters
+    return render_mode in metadata.get("render_modes", ())
 
 
-FAMILY = EnvFamily("gymnasium", find, make, example="gymnasium:Pendulum-v1")
+FAMILY = EnvFamily(find, make, example="gymnasium:Pendulum-v1")

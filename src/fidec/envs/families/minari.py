@@ -109,7 +109,6 @@ def find(dataset_id: str) -> TaskInfo:
         raise EnvError(f"minari:{dataset_id}: {env.env_id} has no time limit, so that an episode may never end")
     return TaskInfo(
         id=f"minari:{dataset_id}",
-        family="minari",
         env=env.env_id,
         horizon=horizon,
         dataset=dataset_id,
@@ -172,4 +171,4 @@ def _is_allowed(name: str, value: Any) -> bool:
     return False
 
 
-FAMILY = EnvFamily("minari", find, make, example="minari:D4RL/door/human-v2")
+FAMILY = EnvFamily(find, make, example="minari:D4RL/door/human-v2")

@@ -1,4 +1,4 @@
-"""OGBench's single tasks: cube-single-play-singletask-task2-v0; ...-singletask-v0 is the environment's default task."""
+"""OGBench's single tasks: cube-single-play-singletask-task2-v0. The id ...-singletask-v0 means the default task."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ def tasks() -> list[TaskInfo]:
             known.append(
                 TaskInfo(
                     id=f"{env}-{data}-singletask-task{task}-v0",
-                    family="ogbench",
                     env=env,
                     horizon=spec.max_episode_steps,
                     dataset=f"{env}-{data}-v0",
@@ -105,4 +104,4 @@ def _data_kinds(env: str) -> tuple[str, ...]:
     return ("navigate", "stitch", "explore") if "antmaze" in env else ("navigate", "stitch")
 
 
-FAMILY = EnvFamily("ogbench", find, make, tasks=tasks, bare_ids=True, example="cube-single-play-singletask-task2-v0")
+FAMILY = EnvFamily(find, make, tasks=tasks, bare_ids=True, example="cube-single-play-singletask-task2-v0")
