@@ -263,7 +263,7 @@ def test_train_resume_and_overwrite(cli, run, npz):
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        ((), ("nothing to train on", "--task")),
+        ((), ("there is no data", "--task")),
         (("--task", "cube-singel-play-singletask-v0"), ("no task", "did you mean")),
         (("--data", "npz:x.npz", "--algo", "fidek"), ("did you mean fidec",)),
         (("--data", "npz:x.npz", "--preset", "papre"), ("no preset 'papre'", "released")),

@@ -11,7 +11,7 @@ import pytest
 
 from fidec.envs.adroit import RULES, Adroit, Outcome, Rules, make_adroit
 from fidec.envs.make import make
-from fidec.errors import EnvError
+from fidec.errors import ConfigError
 
 # What gymnasium-robotics 1.2.1 to 1.4.2 adds with the wrong sign: the distance between these two.
 PALM_TERM = {"door": ("S_handle", "site"), "hammer": ("Object", "body"), "relocate": ("Object", "body")}
@@ -162,5 +162,5 @@ def test_a_success_needs_more_than_20_or_25_steps_at_the_goal(name, enough):
 
 def test_without_gymnasium_robotics_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnasium_robotics", None)
-    with pytest.raises(EnvError, match="pip install gymnasium-robotics"):
+    with pytest.raises(ConfigError, match=r"pip install 'fidec\[d4rl\]'"):
         make("door-human-v1")

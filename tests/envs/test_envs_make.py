@@ -12,12 +12,12 @@ import imageio.v2 as imageio
 import numpy as np
 import pytest
 
+from fidec.envs.factory import factory_of
+from fidec.envs.families import ogbench
 from fidec.envs.make import find_task, known_tasks, make
 from fidec.envs.pool import EnvPool, episode_seed
 from fidec.envs.video import record
 from fidec.errors import ConfigError, EnvError
-from fidec.train.evaluate import environment
-from fidec.types import Spec
 
 POINTMAZE = "pointmaze-medium-navigate-singletask-task1-v0"
 
@@ -41,7 +41,7 @@ def trajectory(env, seed, steps=12):
 def test_ids_are_looked_up_with_prefix_and_default_task():
     info = find_task("ogbench:cube-single-play-singletask-v0")
     assert info == find_task("cube-single-play-singletask-task2-v0")
-    assert (info.family, info.data, info.task, info.horizon, info.visual) == (
+    assert (info.env, info.data, info.task, info.horizon, info.visual) == (
         "cube-single",
         "play",
         2,
@@ -51,7 +51,7 @@ def test_ids_are_looked_up_with_prefix_and_default_task():
     assert info.dataset == "cube-single-play-v0"
     assert find_task("antsoccer-arena-navigate-singletask-v0").task == 4
     assert find_task("visual-puzzle-3x3-play-singletask-v0").task == 4
-    ids = [info.id for info in known_tasks()]
+    ids = [info.id for info in known_tasks()[0]]
     assert len(ids) == len(set(ids)) > 200
 
 
@@ -59,7 +59,7 @@ def test_ids_are_looked_up_with_prefix_and_default_task():
     ("task", "suggested"),
     [
         ("cube-singel-play-singletask-task2-v0", "cube-single-play-singletask-task2-v0"),
-        ("cube-single-play-v0", "cube-single-play-singletask-v0"),
+        ("cube-single-play-v0", "cube-single-play-singletask"),
         ("cube-single-navigate-singletask-v0", "cube-single-"),
         ("HalfCheetah-v5", "fidec tasks"),
     ],
@@ -96,7 +96,7 @@ def test_a_seed_determines_a_maze_episode_and_leaves_the_global_generator_alone(
 def test_success_timing_reaches_the_environment():
     assert make(POINTMAZE).unwrapped._success_timing == "pre"
     assert make(POINTMAZE, success_timing="post").unwrapped._success_timing == "post"
-    assert environment(POINTMAZE, Spec((2,), 2), success_timing="post")().unwrapped._success_timing == "post"
+    assert factory_of(POINTMAZE, success_timing="post").function()().unwrapped._success_timing == "post"
     assert make("antmaze-umaze-v2", success_timing="post").observation_space.shape == (29,)  # has its own rule
     with pytest.raises(ConfigError, match="'pre' or 'post', not 'after'"):
         make(POINTMAZE, success_timing="after")
@@ -190,9 +190,9 @@ def test_without_opengl_the_reason_is_one_sentence(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_default_tasks_are_ogbenchs_own():
-    families = {info.family: info for info in known_tasks() if info.is_default and not info.visual}
-    for family, info in families.items():
+    default = {info.env: info for info in ogbench.tasks() if info.is_default and not info.visual}
+    for name, info in default.items():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            env = gymnasium.make(f"{family}-singletask-v0")
-        assert env.unwrapped._reward_task_id == info.task, family
+            env = gymnasium.make(f"{name}-singletask-v0")
+        assert env.unwrapped._reward_task_id == info.task, name

@@ -32,7 +32,7 @@ def declare(tmp_path, monkeypatch):
 def test_a_known_environment_is_gymnasiums_own(declare):
     task = declare({"id": "Pendulum-v1", "max_episode_steps": 7, "kwargs": {"render_mode": "human"}})
     info = find_task(task)
-    assert (info.id, info.suite, info.family, info.horizon) == (task, "minari", "Pendulum-v1", 7)
+    assert (info.id, info.family, info.env, info.horizon) == (task, "minari", "Pendulum-v1", 7)
     assert (info.dataset, info.note, info.visual) == ("a/b-v0", "", False)
     env, same = make(task), gymnasium.make("Pendulum-v1")
     np.testing.assert_array_equal(env.reset(seed=3)[0], same.reset(seed=3)[0])
@@ -61,7 +61,7 @@ def test_dict_observations_are_flattened_as_the_data_is(declare):
     parts = inner.reset(seed=0)[0]
     np.testing.assert_array_equal(observation, np.concatenate([parts[key] for key in sorted(parts)]))
     assert inner.maze.maze_map == cells
-    assert find_task(declare({"id": "AdroitHandDoor-v1", "max_episode_steps": 200})).family == "AdroitHandDoor-v1"
+    assert find_task(declare({"id": "AdroitHandDoor-v1", "max_episode_steps": 200})).env == "AdroitHandDoor-v1"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_what_is_not_known_is_refused(declare, spec, message):
 
 
 def test_without_a_declaration_or_a_data_set(declare):
-    with pytest.raises(EnvError, match="declares no environment; name the --task"):
+    with pytest.raises(EnvError, match="declares no environment; name a --task or an --env"):
         find_task(declare())
     with pytest.raises(EnvError, match="cannot be read"):
         find_task(declare(env_spec="[]"))

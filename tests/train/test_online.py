@@ -303,7 +303,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(dataset, tmp_path)
 
     refused("bc is not trained online", "bc")
     refused("srpo is not trained online", "srpo")
-    refused("name a --task", task=None)
+    refused("name a --task, or a Gymnasium id", env=None)
     refused("online.collect must be episode", "calql", online=OnlineConfig(collect="step"))
     refused("no behaviour flow that can be frozen", "rebrac", online=OnlineConfig(freeze_flow=True))
     refused("leave --buffer out", buffer=dataset)

@@ -10,7 +10,7 @@ import tyro
 
 from fidec import tasks
 from fidec.cli.output import parse, print_json, print_table
-from fidec.errors import EnvError
+from fidec.errors import ConfigError, EnvError
 from fidec.make.recipes import RECIPES, dataset_name
 from fidec.register import unknown
 from fidec.tasks import Task, describe
