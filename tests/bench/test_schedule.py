@@ -43,10 +43,10 @@ class FakeJob:
     def state(self) -> str:
         return "done" if Path(f"{self.path}.done").exists() else "running" if self.starts() else "new"
 
-    def busy_elsewhere(self) -> bool:
+    def is_busy_elsewhere(self) -> bool:
         return False
 
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         return is_locked(self.log)
 
     def command(self) -> list[str]:
@@ -61,15 +61,16 @@ class Notes:
     """A watcher that remembers."""
 
     def __init__(self, on_show=lambda running: None):
-        self.begun, self.ended, self.most, self.on_show = [], [], 0, on_show
+        self.begun, self.ended, self.details, self.most, self.on_show = [], [], [], 0, on_show
 
-    def begins(self, job, how):
+    def job_started(self, job, how):
         self.begun.append((job.name, how))
 
-    def ends(self, outcome):
-        self.ended.append((outcome.job.name, outcome.state))
+    def job_ended(self, job, state, detail=""):
+        self.ended.append((job.name, state))
+        self.details.append(detail)
 
-    def shows(self, running, waiting):
+    def update(self, running, waiting):
         self.most = max(self.most, len(running))
         self.on_show(running)
 
@@ -87,38 +88,29 @@ def wait_for(condition, seconds: float = 20.0) -> None:
         time.sleep(0.01)
 
 
-def test_workers_share_the_cores_and_a_failure_stops_nobody(tmp_path):
+def test_workers_share_the_cores_and_a_failure_does_not_stop_the_others(tmp_path):
     jobs = [FakeJob(tmp_path, f"job{k}", 0.1, 3 if k == 1 else 0) for k in range(5)]
     notes = Notes()
-    outcomes = schedule.see_through(jobs, 2, notes, Signals())
+    states = schedule.run_jobs(jobs, 2, notes, Signals())
     assert notes.most == 2
-    assert {o.job.name: o.state for o in outcomes} == {
+    assert {job.name: state for job, state in states.items()} == {
         **dict.fromkeys(("job0", "job2", "job3", "job4"), "done"),
         "job1": "failed",
     }
-    (failed,) = [o for o in outcomes if o.state == "failed"]
-    assert "FAILED with exit code 3" in failed.detail
-    assert f"the end of {failed.job.path}" in failed.detail
+    (detail,) = filter(None, notes.details)
+    assert "FAILED with exit code 3" in detail
+    assert f"the end of {jobs[1].path}" in detail
     shares = [str(share) for share in share_cores(2)]
     assert {line for job in jobs for line in job.starts()} <= set(shares)
     assert all(len(job.starts()) == 1 for job in jobs)
 
-    notes = Notes()  # again: only the one that failed
-    schedule.see_through(jobs, 2, notes, Signals())
-    assert notes.begun == [("job1", "goes on")]
+    notes = Notes()  # the same command again runs only the job that failed
+    schedule.run_jobs(jobs, 2, notes, Signals())
+    assert notes.begun == [("job1", "continues")]
     assert sorted(notes.ended) == sorted((job.name, "failed" if job.name == "job1" else "done") for job in jobs)
 
 
-def test_shares_are_a_partition_of_the_cores():
-    cores = sorted(os.sched_getaffinity(0))
-    for workers in (1, 2, len(cores)):
-        dealt = sorted(core for share in share_cores(workers) for core in share)
-        assert set(dealt) == set(cores)
-        assert workers > len(cores) or dealt == cores
-    assert all(len(share) == 1 for share in share_cores(len(cores) + 3))
-
-
-def test_a_signal_stops_all_children_which_save(tmp_path):
+def test_a_signal_stops_all_processes_which_save(tmp_path):
     jobs = [FakeJob(tmp_path, f"job{k}", 60.0) for k in range(3)]
     signals = Signals()
 
@@ -126,13 +118,13 @@ def test_a_signal_stops_all_children_which_save(tmp_path):
         if len(running) == 2 and all(job.starts() for job in running):
             signals(signal.SIGTERM, None)
 
-    outcomes = schedule.see_through(jobs, 2, Notes(on_show), signals)
-    assert [(o.job.name, o.state) for o in outcomes] == [("job0", "stopped"), ("job1", "stopped")]
+    states = schedule.run_jobs(jobs, 2, Notes(on_show), signals)
+    assert {job.name: state for job, state in states.items()} == {"job0": "stopped", "job1": "stopped"}
     assert sorted(p.stem for p in tmp_path.glob("*.saved")) == ["job0", "job1"]
-    assert not any(job.busy() for job in jobs)
+    assert not any(job.is_busy() for job in jobs)
 
 
-def test_an_error_in_the_suite_itself_leaves_no_child_behind(tmp_path):
+def test_an_error_in_the_suite_itself_ends_its_processes(tmp_path):
     job = FakeJob(tmp_path, "job", 60.0)
 
     def on_show(running):
@@ -140,11 +132,11 @@ def test_an_error_in_the_suite_itself_leaves_no_child_behind(tmp_path):
             raise RuntimeError("a broken terminal")
 
     with pytest.raises(RuntimeError, match="broken terminal"):
-        schedule.see_through([job], 1, Notes(on_show), Signals())
-    assert not job.busy()
+        schedule.run_jobs([job], 1, Notes(on_show), Signals())
+    assert not job.is_busy()
 
 
-def test_a_killed_child_is_named_and_goes_on_with_the_next_command(tmp_path):
+def test_a_killed_process_is_reported_and_continued_by_the_next_command(tmp_path):
     job = FakeJob(tmp_path, "job", 60.0)
 
     def kill():
@@ -154,14 +146,14 @@ def test_a_killed_child_is_named_and_goes_on_with_the_next_command(tmp_path):
 
     thread = threading.Thread(target=kill)
     thread.start()
-    (outcome,) = schedule.see_through([job], 1, Notes(), Signals())
+    notes = Notes()
+    assert schedule.run_jobs([job], 1, notes, Signals()) == {job: "failed"}
     thread.join()
-    assert outcome.state == "failed"
-    assert "was killed by SIGKILL" in outcome.detail
+    assert "was killed by SIGKILL" in notes.details[0]
     job.words[0] = "0"
     notes = Notes()
-    assert schedule.see_through([job], 1, notes, Signals())[0].state == "done"
-    assert notes.begun == [("job", "goes on")]
+    assert schedule.run_jobs([job], 1, notes, Signals()) == {job: "done"}
+    assert notes.begun == [("job", "continues")]
 
 
 def _words(process: Path) -> bytes:
@@ -171,33 +163,30 @@ def _words(process: Path) -> bytes:
         return b""
 
 
-def test_the_child_of_a_killed_suite_is_waited_for_and_not_run_twice(tmp_path):
-    job = FakeJob(tmp_path, "job", 1.0)
-    begun = schedule._begin(job, [0], Notes())  # all that a killed suite leaves: its child, which has the lock
+def test_the_process_of_a_killed_suite_is_waited_for_and_not_run_twice(tmp_path):
+    job = FakeJob(tmp_path, "job", 0.5)
+    started = schedule.start(job, [0], Notes())  # a killed suite leaves its process, which has the lock
+    assert started is not None
     wait_for(job.starts)
-    assert job.busy()
+    assert job.is_busy()
     notes = Notes()
-    (outcome,) = schedule.see_through([job], 1, notes, Signals())
-    assert outcome.state == "done"
-    assert notes.begun == [("job", "is run by another process: waits for it")]
+    assert schedule.run_jobs([job], 1, notes, Signals()) == {job: "done"}
+    assert notes.begun == [("job", "waits for another process that runs it")]
     assert len(job.starts()) == 1
-    assert begun.process.wait() == 0
+    assert started.process.wait() == 0
 
 
-def test_a_torn_last_line_is_not_read(tmp_path):
+def test_the_last_row_of_a_log(tmp_path):
     path = tmp_path / "time.jsonl"
     assert last_row(path) == {}
-    path.write_text('{"step": 1, "a": 2}\n{"step": 2, "b": 3}\n{"step": 3, "b"')
+    path.write_text('{"step": 1, "a": 2}\n{"step": 2, "b": 3}\n{"step": 3, "b"')  # the last line is incomplete
     assert last_row(path) == {"step": 2, "b": 3}
     assert last_row(path, "a") == {"step": 1, "a": 2}
-    path.write_text('{"step": 1, "a": 2}\n{"step": 2, "b"{"step": 3, "b": 3}\n')  # torn, and then gone on with
+    path.write_text('{"step": 1, "a": 2}\n{"step": 2, "b"{"step": 3, "b": 3}\n')  # incomplete, then continued
     assert last_row(path) == {"step": 1, "a": 2}
-
-
-def test_the_last_evaluation_is_found_behind_many_rows(tmp_path):
     rows = [{"step": 1, "time/evaluation": 9.0}, *({"step": k, "time/steps_per_second": 1.0} for k in range(500))]
-    (tmp_path / "time.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert last_row(tmp_path / "time.jsonl", "evaluation") == rows[0]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert last_row(path, "evaluation") == rows[0]
 
 
 def test_workers_share_the_memory_of_a_gpu(monkeypatch):

@@ -202,5 +202,5 @@ def test_a_suite_also_lists_its_tasks_that_the_paper_does_not_have(capsys):
     assert main(["--suite", "demo-online", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [(row["id"], row["setting"], row["paper"]) for row in rows] == [
-        (name, "online", {}) for name in SUITES["demo-online"].tasks
+        (name, "online", {}) for name in SUITES.get("demo-online").ids
     ]

@@ -1,4 +1,4 @@
-"""The learning curves of a suite's runs: a panel a task, a line a method."""
+"""The learning curves of a suite's runs: one panel per task, one line per method."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLUMNS = 3  # panels side by side, at most
 
 
 def draw_suite(runs: Sequence[Run], path: str | Path, title: str) -> Path:
-    """Write a PNG of the finished runs' scores over their steps: the mean over seeds, and all of them in a band."""
+    """Write a PNG of the runs' scores over their steps: a line for the mean over seeds, a band for their range."""
     check_same_data(runs)
     tasks = list(dict.fromkeys(run.job.task for run in runs))
     labels = list(dict.fromkeys(run.job.variant.label for run in runs))
@@ -66,7 +66,7 @@ def _draw_task(panel: Axes, runs: Sequence[Run], labels: Sequence[str]) -> None:
             steps / 1000, scores.mean(0), color=colour, linestyle=dash, marker=marker, markersize=4, label=label
         )
     lowest, highest = min(map(np.min, seen)), max(map(np.max, seen))
-    if lowest >= 0 and highest <= 100:  # else these are normalised returns, which may leave this range
+    if lowest >= 0 and highest <= 100:  # else these are normalised returns
         panel.set_ylim(-4, 104)
     panel.set_xlabel("thousand steps")
     panel.set_xlim(left=0)
@@ -76,9 +76,10 @@ def _draw_task(panel: Axes, runs: Sequence[Run], labels: Sequence[str]) -> None:
 
 
 def curve(runs: Sequence[Run], offline: int) -> tuple[np.ndarray, np.ndarray]:
-    """Steps, and the scores of each run there. What has no offline phase begins at the hand-over of the others.
+    """Steps, and the scores of each run at these steps.
 
-    So the same place means as many online steps for all methods.
+    Runs without an offline phase begin where the online phase of the others begins, so that the same position means
+    the same number of online steps for all methods.
     """
     steps = sorted(set.intersection(*(set(run.curve) for run in runs)))
     plan = runs[0].job.plan
@@ -87,13 +88,13 @@ def curve(runs: Sequence[Run], offline: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _name(label: str, runs: Sequence[Run]) -> str:
-    """A method in the legend; whose curve is shifted says so."""
+    """A method in the legend, with a note if its curve is shifted."""
     plans = [run.job.plan for run in runs if run.job.variant.label == label]
     return f"{label} (no offline phase)" if any(plan.online_steps and not plan.steps for plan in plans) else label
 
 
 def caption(runs: Sequence[Run]) -> str:
-    """What lines and bands are."""
+    """The meaning of lines, bands and points."""
     seeds = sorted({run.job.seed for run in runs})
     episodes = sorted({run.job.plan.eval_episodes for run in runs})
     points = f"A point is an evaluation of {' or '.join(map(str, episodes))} episodes."

@@ -1,4 +1,4 @@
-"""The data of a suite's jobs: what is there, what can be made, and what has to be got."""
+"""Provide the data of a suite's jobs: make what is missing where fidec can make it, else say how to get it."""
 
 from __future__ import annotations
 
@@ -8,37 +8,27 @@ from collections.abc import Callable, Sequence
 
 from fidec import tasks
 from fidec.bench.jobs import Job
-from fidec.bench.scale import Scale
+from fidec.bench.suite import Scale
 from fidec.data.cache import data_dir
 from fidec.data.source import find_source
 from fidec.errors import BusyError, ConfigError, DataError, FidecError
+from fidec.make import dataset_name, find_recipe, make_dataset
 
-ROWS = 1_000_000  # of data made for the benchmark at its published size, where nobody says how many there were
-PAUSE = 5.0  # seconds between two attempts at data that another process makes
-
-
-def lacking(job: Job) -> str | None:
-    """Why a job cannot read its data, with what to do; None if it is there."""
-    try:
-        _, source, what = find_source(job.data())
-        if source.check_present is not None:
-            source.check_present(what, job.data_dir)
-    except DataError as error:
-        return str(error)
-    return None  # there, or of a kind that only loading can tell
+ROWS = 1_000_000  # of data made at the published size, if the published number is not known
+PAUSE = 5.0  # seconds between two attempts at data that another process is making
 
 
 def provide(jobs: Sequence[Job], scale: Scale | None, rows: int, say: Callable[[str], None]) -> dict[Job, str]:
-    """Make the data that is missing where fidec has a maker; the jobs that lack theirs, with the reason.
+    """Make the data that is missing; the result is the jobs that have no data, with the reason.
 
-    With `rows` the maker is asked even where there is data: it takes what has enough rows, and refuses other files.
+    With `rows`, `make_dataset` is called even if there is data: it keeps a file with enough rows and rejects others.
     """
     without, tried = {}, {}
     for job in jobs:
-        reason = lacking(job)
+        reason = missing(job)
         if reason is None and not rows:
             continue
-        key = (_data_set(job), job.data_dir)
+        key = (dataset_name(job.data()), job.data_dir)  # the tasks of an OGBench family share one data set
         if key not in tried:
             tried[key] = _make(job, rows or _rows(job, scale), reason, say, small=scale is not None)
         if tried[key] is not None:
@@ -46,14 +36,15 @@ def provide(jobs: Sequence[Job], scale: Scale | None, rows: int, say: Callable[[
     return without
 
 
-def _data_set(job: Job) -> str:
-    """What is made or got at once: the tasks of one OGBench family share it."""
-    scheme, _, what = job.data().partition(":")
-    if scheme == "ogbench":
-        from fidec.data.sources import ogbench
-
-        return f"{scheme}:{ogbench.dataset_name(what)}"
-    return job.data()
+def missing(job: Job) -> str | None:
+    """Why a job cannot read its data, and how to get it; None if the data is there or only loading can tell."""
+    try:
+        _, source, what = find_source(job.data())
+        if source.check_present is not None:
+            source.check_present(what, job.data_dir)
+    except DataError as error:
+        return str(error)
+    return None
 
 
 def _rows(job: Job, scale: Scale | None) -> int:
@@ -64,25 +55,23 @@ def _rows(job: Job, scale: Scale | None) -> int:
 
 
 def _make(job: Job, rows: int, reason: str | None, say: Callable[[str], None], small: bool) -> str | None:
-    """Make the data of a job's task, if it can be made; the reason if it is still lacking."""
-    from fidec.make import find_recipe, make_dataset
-
+    """Make the data of a job's task, if there is a recipe; the result is the reason if it is still missing."""
     name = job.data().partition(":")[2]
     try:
         recipe = find_recipe(name)
     except ConfigError:
         return reason
-    rendering = "fast" if small and recipe.rendering else None  # exact pictures are for the published size
+    rendering = "fast" if small and recipe.rendering else None  # exact images are for the published size
     directory, workers, waits = data_dir(job.data_dir), os.cpu_count() or 1, False
-    say(f"data for {job.task}: {rows} rows of {recipe.name} are made")
+    say(f"data for {job.task}: making {rows} rows of {recipe.name}")
     while True:
         try:
             make_dataset(name, rows, directory=directory, seed=0, workers=workers, rendering=rendering)
             return None
         except BusyError:
             if not waits:
-                say(f"data for {job.task}: another process makes it: waits for it")
+                say(f"data for {job.task}: waiting for another process that makes it")
             waits = True
             time.sleep(PAUSE)
         except FidecError as error:
-            return f"its data could not be made: {error}"
+            return f"Making its data failed: {error}"

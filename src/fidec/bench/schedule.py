@@ -1,130 +1,193 @@
-"""Jobs side by side, as processes that share the cores and can be stopped and started again.
+"""Run the jobs of a suite in parallel processes. This is the only module of the package that starts runs.
 
-A job's log is locked before its process starts, and the process inherits the lock with its output: it is free again
-when the process has ended, however the suite ended. So two suites, or a suite that follows one that was killed, never
-run a job twice at once: who finds it taken waits for it.
+The log of a job is locked before its process starts, and the process inherits the lock with its output. The lock is
+released when the process ends, even if the suite was killed before. So no job is run by two processes at once: a
+suite that finds a job locked waits for it.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from fidec.bench.jobs import Job, last_lines
+from fidec.bench import data as suite_data
+from fidec.bench import table
+from fidec.bench.board import Board
+from fidec.bench.cost import duration, estimates
+from fidec.bench.jobs import Job, read_end
+from fidec.bench.suite import Scale
+from fidec.errors import RunError
 from fidec.launch import launch, share_cores
+from fidec.store import files
 from fidec.store.lock import lock_open_file
-from fidec.train.loop import Signals
+from fidec.train.loop import Signals, catch_signals
+from fidec.train.run import Preempted
 
 PROGRAM = ("-m", "fidec")
-PAUSE = 0.2  # seconds between two looks
-
-
-class Outcome(NamedTuple):
-    """How a job ended: done, failed or stopped."""
-
-    job: Job
-    state: str
-    detail: str = ""
+PAUSE = 0.2  # seconds between two checks of the processes
 
 
 class Watcher(Protocol):
-    """Who is told what happens."""
+    """Shows what happens: a `Board`."""
 
-    def begins(self, job: Job, how: str) -> None: ...
-    def ends(self, outcome: Outcome) -> None: ...
-    def shows(self, running: Sequence[Job], waiting: int) -> None: ...
+    def job_started(self, job: Job, how: str) -> None: ...
+    def job_ended(self, job: Job, state: str, detail: str = "") -> None: ...
+    def update(self, running: Sequence[Job], waiting: int) -> None: ...
 
 
 class Running(NamedTuple):
-    """A job with its process, or None if it belongs to somebody else."""
+    """A job with its process; None if another program started the process."""
 
     job: Job
     process: subprocess.Popen | None
 
     @property
-    def over(self) -> bool:
-        return not self.job.busy() if self.process is None else self.process.poll() is not None
+    def has_ended(self) -> bool:
+        return not self.job.is_busy() if self.process is None else self.process.poll() is not None
 
 
-def see_through(jobs: Sequence[Job], workers: int, watcher: Watcher, signals: Signals) -> list[Outcome]:
-    """Run all jobs that are not done, `workers` at a time, unless a signal comes; then all are stopped, and saved."""
-    waiting, outcomes, shares = deque(jobs), [], share_cores(workers)
+def run_suite(jobs: Sequence[Job], scale: Scale | None, out: Path, *, workers: int, rows: int) -> int:
+    """Provide the data, run every job that is not done, and print the table. An error names the jobs that failed."""
+    left = [job for job in jobs if job.state() != "done"]  # another configuration is an error before anything starts
+    with files.writing(out, "the suite's directory"):
+        out.mkdir(parents=True, exist_ok=True)
+    with Board(jobs) as board:
+        for job in jobs:
+            if job not in left:
+                board.job_ended(job, "done", "there already")
+        without = suite_data.provide(left, scale, rows, board.print)
+        for job, reason in without.items():
+            board.job_ended(job, "no data", f"has no data. {reason}")
+        with catch_signals() as signals:
+            states = run_jobs([job for job in left if job not in without], workers, board, signals)
+        if signals.received is not None:
+            stopped = [board.name(job) for job, state in states.items() if state == "stopped"]
+            where = f"stopped in {'; '.join(stopped)}. " if stopped else ""
+            raise Preempted(signals.received, f"{where}The same command continues from there.")
+        if len(jobs[0].suite.tasks) == 1 and any(job.state() == "done" for job in jobs):
+            board.print("measuring the time of an update of each method")
+            table.measure(jobs, out)
+    failed = [board.name(job) for job, state in states.items() if state == "failed"]
+    if len(failed) + len(without) < len(jobs):
+        text = table.render(jobs, scale, out, "md")
+        files.atomic_write(out / "table.md", text + "\n")
+        print(text)
+    problems = [f"{len(failed)} of {len(jobs)} runs failed: {'; '.join(failed)}"] if failed else []
+    problems += [f"{len(without)} of {len(jobs)} runs have no data"] if without else []
+    if problems:
+        raise RunError(". ".join(problems))
+    return 0
+
+
+def run_jobs(jobs: Sequence[Job], workers: int, watcher: Watcher, signals: Signals) -> dict[Job, str]:
+    """Run all jobs, `workers` at a time; the result is the state of each: done, failed or stopped.
+
+    After a signal all processes are asked to save and stop.
+    """
+    waiting, states, shares = deque(jobs), {}, share_cores(workers)
     running: dict[int, Running] = {}
     environ = memory_share(workers)
     try:
         while (waiting or running) and signals.received is None:
             for slot in range(workers):
                 while slot not in running and waiting:
-                    begun = _begin(waiting.popleft(), shares[slot], watcher, environ)
-                    if isinstance(begun, Outcome):
-                        outcomes.append(begun)
-                        watcher.ends(begun)
+                    job = waiting.popleft()
+                    started = start(job, shares[slot], watcher, environ)
+                    if started is None:
+                        states[job] = "done"
+                        watcher.job_ended(job, "done", "there already")
                     else:
-                        running[slot] = begun
-            for slot in [slot for slot, each in running.items() if each.over]:
-                ended = running.pop(slot)
-                if ended.process is None:  # somebody else's: done, or ours to go on with
-                    waiting.appendleft(ended.job)
+                        running[slot] = started
+            for slot in [slot for slot, each in running.items() if each.has_ended]:
+                job, process = running.pop(slot)
+                if process is None:  # done by another program, or to be continued here
+                    waiting.appendleft(job)
                     continue
-                outcomes.append(_outcome(ended.job, ended.process.returncode))
-                watcher.ends(outcomes[-1])
-            watcher.shows([each.job for each in running.values()], len(waiting))
+                states[job], detail = _outcome(job, process.returncode)
+                watcher.job_ended(job, states[job], detail)
+            watcher.update([each.job for each in running.values()], len(waiting))
             time.sleep(PAUSE)
     finally:
-        outcomes += _stop(running)
-    return outcomes
+        _stop([each.process for each in running.values() if each.process is not None])
+    return states | {each.job: "stopped" for each in running.values()}
 
 
-def _begin(
+def start(
     job: Job, cores: Sequence[int], watcher: Watcher, environ: Mapping[str, str] | None = None
-) -> Running | Outcome:
-    """Start a job's process, or wait for another's; a job that is done ends at once."""
+) -> Running | None:
+    """Start the process of a job, or wait for the process of another program. None: the job is done."""
     job.log.parent.mkdir(parents=True, exist_ok=True)
-    with job.log.open("ab") as log:  # the process keeps it open, and so locked
-        if not lock_open_file(log) or job.busy_elsewhere():
-            watcher.begins(job, "is run by another process: waits for it")
+    with job.log.open("ab") as log:  # the process inherits the open file and its lock
+        if not lock_open_file(log) or job.is_busy_elsewhere():
+            watcher.job_started(job, "waits for another process that runs it")
             return Running(job, None)
         state = job.state()
         if state == "done":
-            return Outcome(job, "done", "there already")
+            return None
         words = job.command()
         if state == "new":
             words += ["--eval-envs", str(min(len(cores), 8))]
-        watcher.begins(job, "starts" if state == "new" else "goes on")
+        watcher.job_started(job, "starts" if state == "new" else "continues")
         output = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
         return Running(job, launch(*PROGRAM, *words, environ=environ, cores=cores, **output))
 
 
-def _outcome(job: Job, code: int) -> Outcome:
+def _outcome(job: Job, code: int) -> tuple[str, str]:
     if code == 0 and job.state() == "done":
-        return Outcome(job, "done")
+        return "done", ""
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"FAILED with exit code {code}"
-    return Outcome(job, "failed", f"{how}. The end of its log, {job.log}:\n{last_lines(job.log, 5)}")
+    end = "\n".join(read_end(job.log)[-5:])
+    return "failed", f"{how}. The end of its log, {job.log}:\n{end}"
 
 
-def _stop(running: dict[int, Running]) -> list[Outcome]:
-    """Ask every process of ours to save and stop, and wait until they have; a second Ctrl-C kills them."""
-    own = [each.process for each in running.values() if each.process is not None]
+def _stop(processes: Sequence[subprocess.Popen]) -> None:
+    """Ask every process to save and stop, and wait for it. A second Ctrl-C kills them."""
     try:
-        for process in own:
+        for process in processes:
             process.terminate()
-        for process in own:
+        for process in processes:
             process.wait()
     except BaseException:
-        for process in own:
+        for process in processes:
             process.kill()
         raise
-    return [Outcome(each.job, "stopped") for each in running.values()]
 
 
 def memory_share(workers: int) -> dict[str, str]:
     """Environment variables that share a GPU's memory: by default JAX takes three quarters of it for each process."""
-    names = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION")  # JAX refuses both at once
+    names = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION")  # JAX accepts only one of them
     if workers == 1 or any(name in os.environ for name in names):
         return {}
     return {names[0]: f"{0.9 / workers:.3f}"}
+
+
+def dry_run(jobs: Sequence[Job], measure: bool) -> int:
+    """Print the commands as a shell script, with the expected time of each as a comment; the sum on stderr."""
+    states = {job: job.state() for job in jobs}
+    left = [job for job in jobs if states[job] != "done"]
+    speeds = estimates(left, [job for job in jobs if states[job] == "done"], measure)
+    seconds = {job: speed.seconds(job.plan) for job, speed in speeds.items() if speed}
+    for job in jobs:
+        speed = speeds.get(job)
+        if states[job] == "done":
+            print(f"# done: {job.name}")
+        elif job.is_busy():
+            print(f"# runs now: {job.name}")
+        else:
+            cost = f"{duration(seconds[job])} ({speed.source})" if speed else "cost unknown"
+            print(f"{shlex.join(['fidec', *job.command()])}  # {cost}")
+    parts = [f"{len(jobs)} runs, {len(jobs) - len(left)} done"]
+    if seconds:
+        parts.append(f"{len(seconds)} to go will take about {duration(sum(seconds.values()))} one after the other")
+    if unknown := len(left) - len(seconds):
+        parts.append(f"the cost of {unknown} is unknown: --measure times their updates")
+    print(*parts, sep="; ", file=sys.stderr)
+    return 0

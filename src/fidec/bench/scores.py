@@ -1,4 +1,4 @@
-"""The numbers of a suite's table: per task, per category and over all, ours and the paper's."""
+"""The numbers of a suite's table: for each task, for each category and for all tasks, ours and the paper's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Data(NamedTuple):
     name: str
     kind: str  # official, regenerated or of unknown origin
     rows: int
-    sha256: str  # to show: of the file, if that is known, else of the arrays
+    sha256: str  # shown in the table: of the file if it is known, else of the arrays
 
 
 class Run(NamedTuple):
@@ -34,10 +34,10 @@ class Run(NamedTuple):
 
     job: Job
     score: float
-    before: float | None  # the score at the hand-over; None of a run that has only one phase
+    before: float | None  # the score before the online phase; None if the run has only one phase
     curve: dict[int, float]  # the score of every evaluation, by its step
     data: Data
-    content: str  # SHA-256 of the arrays, which every run has: what "the same data" means
+    content: str  # SHA-256 of the arrays, which every run has: equal for the same data
 
 
 @dataclass(frozen=True)
@@ -46,21 +46,21 @@ class Line:
 
     level: str  # task, category or all
     category: str
-    task: str  # empty but for level task
+    task: str  # empty unless the level is task
     method: str  # the variant's label
-    mean: float | None = None  # over the tasks of the means over seeds
+    mean: float | None = None  # over the tasks, of the means over seeds
     std: float | None = None  # over seeds, of the mean over the tasks; None with a single seed
     before: float | None = None  # the same before the online phase
     before_std: float | None = None
     runs: int = 0
     tasks: int = 0
     iqm: Estimate | None = None
-    better: Estimate | None = None  # chance of doing better than the baseline
+    better: Estimate | None = None  # probability of improvement over the baseline
     paper: Reported | tuple[Reported, Reported] | None = None  # online before and after
 
 
 def read_run(job: Job) -> Run:
-    """The run of a finished job; its score is the mean of the evaluations that its plan averages."""
+    """The run of a finished job. Its score is the mean of the evaluations that its plan averages."""
     directory, plan = RunDirectory.open(job.directory, read_only=True), job.plan
     scores = {row["step"]: row.get("evaluation/score") for row in directory.read_jsonl("eval")}
     scores = {step: float(score) for step, score in scores.items() if score is not None}
@@ -78,19 +78,19 @@ def read_run(job: Job) -> Run:
 
 
 def check_same_data(runs: Iterable[Run]) -> None:
-    """Methods compare only on the same data."""
+    """Raise an error if two runs on one task were trained on different data."""
     first: dict[str, Run] = {}
     for run in runs:
         other = first.setdefault(run.job.task, run)
         if other.content != run.content:
             raise RunError(
-                f"the runs in {other.job.directory} and {run.job.directory} were not trained on the same data: "
-                "they do not compare"
+                f"the runs in {other.job.directory} and {run.job.directory} were trained on different data: "
+                "they cannot be compared"
             )
 
 
 def summarise(jobs: Sequence[Job], runs: Sequence[Run], baseline: str) -> list[Line]:
-    """The lines of the table. Tasks and methods without a run are left out, unless there is no run at all."""
+    """The lines of the table. Tasks and methods without a run are left out, unless there are no runs at all."""
     check_same_data(runs)
     shown = [run.job for run in runs] or jobs
     labels = list(dict.fromkeys(job.variant.label for job in jobs if job.variant in [s.variant for s in shown]))
@@ -122,22 +122,22 @@ def summarise(jobs: Sequence[Job], runs: Sequence[Run], baseline: str) -> list[L
 
 
 def _category(job: Job, task: str) -> str:
-    """The paper's category; the tasks of an ablation are one."""
+    """The paper's category of a task. The tasks of an ablation are one category."""
     row = tasks.find(task, job.suite.setting)
     return row.category if row and not job.variant.paper else job.suite.name
 
 
 def _reported(job: Job, category: str, members: list[str]) -> Any:
-    """The paper's number for these tasks: its own for a whole category, else the mean over the same tasks."""
+    """The paper's number for these tasks: the printed one for a whole category, else the mean over the tasks."""
     count, numbers = tasks.CATEGORIES.get(category, (0, {}))
     if job.suite.setting == "offline" and count == len(members) and job.variant.method in numbers:
         return numbers[job.variant.method]
-    found = [job.variant.reported(task, job.suite.setting) for task in members]
-    if None in found:
+    reported = [job.variant.reported(task, job.suite.setting) for task in members]
+    if None in reported:
         return None
     if job.suite.setting == "online":
-        return tuple(Reported(float(np.mean([pair[k].mean for pair in found])), None) for k in (0, 1))
-    return Reported(float(np.mean([each.mean for each in found])), None)
+        return tuple(Reported(float(np.mean([pair[k].mean for pair in reported])), None) for k in (0, 1))
+    return Reported(float(np.mean([each.mean for each in reported])), None)
 
 
 def _line(
@@ -176,7 +176,7 @@ def _line(
 
 
 def _mean_and_std(runs: dict[str, dict[int, float]]) -> tuple[float | None, float | None]:
-    """Over tasks, of the means over seeds; and over the seeds that all tasks have, of the means over tasks."""
+    """Mean over tasks of the means over seeds; standard deviation over common seeds of the means over tasks."""
     if not runs:
         return None, None
     seeds = set.intersection(*map(set, runs.values()))
@@ -185,8 +185,8 @@ def _mean_and_std(runs: dict[str, dict[int, float]]) -> tuple[float | None, floa
     return mean, float(np.std(by_seed, ddof=1)) if len(by_seed) > 1 else None
 
 
-def plain(line: Line) -> dict[str, Any]:
-    """A line as one flat row, for CSV and JSON: what is not known is None."""
+def to_row(line: Line) -> dict[str, Any]:
+    """A line as one flat row for CSV and JSON. Unknown values are None."""
     before, after = (
         line.paper if isinstance(line.paper, tuple) and not isinstance(line.paper, Reported) else (None,) * 2
     )

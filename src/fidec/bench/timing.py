@@ -1,4 +1,4 @@
-"""What an update costs, for several methods in one process: comparable, which the speeds of single runs are not."""
+"""Time the updates of several methods in one process, so that the times can be compared."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from fidec.types import Batch, Spec
 
 
 def milliseconds(
-    methods: Mapping[str, Any], spec: Spec, batch_size: int = 256, rounds: int = 7, seconds: float = 0.3
+    methods: Mapping[str, tuple[str, Any]], spec: Spec, batch_size: int = 256, rounds: int = 7, seconds: float = 0.3
 ) -> dict[str, float]:
-    """Median milliseconds an update of each method (name -> options)."""
+    """Median milliseconds of an update of each entry: label -> (method, options)."""
     updates = {
-        name: Update(algos.get(name).make(options, spec), spec, batch_size) for name, options in methods.items()
+        label: Update(algos.get(name).make(options, spec), spec, batch_size)
+        for label, (name, options) in methods.items()
     }
-    times = in_turn({name: update.run for name, update in updates.items()}, rounds, seconds)
-    return {name: 1e3 * float(np.median(found)) for name, found in times.items()}
+    times = in_turn({label: update.run for label, update in updates.items()}, rounds, seconds)
+    return {label: 1e3 * float(np.median(each)) for label, each in times.items()}
 
 
 def in_turn(runs: Mapping[str, Callable[[int], None]], rounds: int, seconds: float) -> dict[str, np.ndarray]:
-    """Seconds an iteration of each `run(count)`, one figure a round; a measurement takes about `seconds`.
+    """Seconds per iteration of each `run(count)`, one value per round. A measurement takes about `seconds`.
 
-    All are measured once a round, in changing order: what slows the machine down for a while slows all of them, so
-    ratios taken within the rounds are fair. `run(count)` makes that many iterations and waits for them.
+    Each round measures all of them, in alternating order. A slow period of the machine therefore slows all of them,
+    and ratios within a round are fair. `run(count)` does `count` iterations and waits for them.
     """
 
     def once(name: str, count: int) -> float:
@@ -46,11 +47,11 @@ def in_turn(runs: Mapping[str, Callable[[int], None]], rounds: int, seconds: flo
     for number in range(rounds):
         for name in list(runs)[:: 1 if number % 2 == 0 else -1]:
             times[name].append(once(name, counts[name]))
-    return {name: np.array(found) for name, found in times.items()}
+    return {name: np.array(each) for name, each in times.items()}
 
 
 def random_batch(spec: Spec, rows: int) -> Batch:
-    """Normal observations and uniform actions: the cost does not depend on the values."""
+    """Normal observations and uniform actions. The time of an update does not depend on the values."""
     generator = np.random.default_rng(0)
     seen = generator.standard_normal((2, rows, *spec.observation_shape))
     actions = generator.uniform(-1, 1, (2, rows, spec.action_dim))
@@ -60,7 +61,7 @@ def random_batch(spec: Spec, rows: int) -> Batch:
 
 
 class Update:
-    """A compiled update with its state, its FLOPs (of XLA's cost analysis) and what it took to compile."""
+    """A compiled update with its state, its FLOPs (from XLA's cost analysis) and its compile time."""
 
     def __init__(self, algorithm: Algorithm, spec: Spec, batch_size: int):
         self.algorithm = algorithm
@@ -73,7 +74,7 @@ class Update:
         self.gflop = cost["flops"] / 1e9
 
     def run(self, count: int) -> None:
-        """Make this many updates and wait for them."""
+        """Do this many updates and wait for them."""
         for _ in range(count):
             self.state, _ = self.update(self.state, self.batch, self.key)
         jax.block_until_ready(self.state)

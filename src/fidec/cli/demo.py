@@ -1,4 +1,4 @@
-"""`fidec demo`: from nothing to a refined policy on a real task, with the pictures to see it."""
+"""`fidec demo`: make data, train FiDec on it, evaluate the policy and draw the results."""
 
 from __future__ import annotations
 
@@ -8,28 +8,31 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
-from fidec.bench.suites import DEMO, DEMO_SCALE
+from fidec.bench.suite import Scale
+from fidec.bench.suites import SUITES
 from fidec.cli.evaluate import print_comparison
 from fidec.cli.output import parse
 from fidec.errors import ConfigError, EnvError
 
-TASK, OPTIONS = DEMO.tasks[0], DEMO_SCALE.options
+SUITE = SUITES.get("demo")
+TASK, SCALE = SUITE.ids[0], cast(Scale, SUITE.scale)
 
 
 @dataclass(frozen=True)
 class DemoArgs:
-    """Make OGBench data, train FiDec on it, compare it with the behaviour it started from, draw the result.
+    """Make OGBench data, train FiDec on it, compare the policy with its base policy, and draw the results.
 
-    An interrupted demo goes on where it stopped when it is called again.
+    An interrupted demo continues when the same command is given again.
     """
 
     out: Path = Path("demo-run")
-    """Directory for the data, the run and the pictures."""
-    rows: int = DEMO_SCALE.rows
+    """Directory for the data, the run and the figures."""
+    rows: int = SCALE.rows
     """Rows of data to make."""
-    steps: int = DEMO_SCALE.steps
-    """Updates."""
+    steps: int = SCALE.steps
+    """Gradient steps."""
     episodes: int = 50
     """Evaluation episodes."""
     seed: int = 0
@@ -57,12 +60,12 @@ def main(argv: list[str]) -> int:
     assessment = Assessment.of(run)
     result = assessment.evaluate(args.episodes, base=True)
     write_json(args.out / "comparison.json", result)
-    say("4/4  pictures")
+    say("4/4  figures and video")
     written = [args.out / "comparison.json", draw_curves(run, args.out / "curves.png", result)]
     try:
         assessment.record(args.out / "refined.mp4")
         written.append(args.out / "refined.mp4")
-    except EnvError as error:  # no headless OpenGL: one sentence, and the rest stands
+    except EnvError as error:  # no headless OpenGL: the other results remain
         say(str(error))
     say("done")
     print_comparison(result)
@@ -71,7 +74,7 @@ def main(argv: list[str]) -> int:
 
 
 def _train(args: DemoArgs) -> Path:
-    """The run directory, trained now, resumed, or there already."""
+    """Train or resume the run; the result is its directory."""
     from fidec.store.rundir import RunDirectory
     from fidec.train.config import RunConfig, resolve, resolve_options
     from fidec.train.run import resume, train
@@ -79,7 +82,7 @@ def _train(args: DemoArgs) -> Path:
     config = resolve(
         RunConfig(
             task=TASK,
-            options=resolve_options("fidec", "recommended", TASK, **OPTIONS),
+            options=resolve_options("fidec", "recommended", TASK, **SCALE.options),
             steps=args.steps,
             seed=args.seed,
             out=args.out / "run",
@@ -95,5 +98,5 @@ def _train(args: DemoArgs) -> Path:
         return train(config, overwrite=True).directory
     stored = RunConfig.from_json(RunDirectory.open(config.out, read_only=True).read_config())
     if dataclasses.replace(stored, out=config.out, data_dir=config.data_dir) != config:
-        raise ConfigError(f"{args.out} holds a demo with other settings: remove it, or choose another --out")
+        raise ConfigError(f"{args.out} holds a demo with another configuration: remove it, or choose another --out")
     return resume(config.out).directory

@@ -12,7 +12,6 @@ from fidec import tasks
 from fidec.cli.output import parse, print_json, print_table
 from fidec.errors import ConfigError, EnvError
 from fidec.make.recipes import RECIPES, dataset_name
-from fidec.register import unknown
 from fidec.tasks import Task, describe
 
 
@@ -78,15 +77,13 @@ def _unpublished_row(name: str, setting: str = "offline") -> dict[str, Any]:
 
 
 def _suite_rows(name: str) -> list[dict[str, Any]]:
-    from fidec.bench.suites import SUITES
+    from fidec.bench.suites import find_suite
 
-    if name not in SUITES:
-        raise unknown("suite", name, SUITES)
-    suite = SUITES[name]
+    suite = find_suite(name)
     rows = [_row(task) for task in tasks.TASKS if task.setting == suite.setting]
-    rows = [row for row in rows if not {row["id"], row["alias_of"]}.isdisjoint(suite.tasks)]
+    rows = [row for row in rows if not {row["id"], row["alias_of"]}.isdisjoint(suite.ids)]
     listed = {name for row in rows for name in (row["id"], row["alias_of"])}
-    return rows + [_unpublished_row(name, suite.setting) for name in suite.tasks if name not in listed]
+    return rows + [_unpublished_row(name, suite.setting) for name in suite.ids if name not in listed]
 
 
 def _other_rows() -> list[dict[str, Any]]:

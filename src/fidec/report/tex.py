@@ -1,4 +1,4 @@
-"""Words and tables as TeX has them."""
+"""Text and tables in TeX."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ _SPECIAL = {char: f"\\{char}" for char in "&%$#_{}"} | {
 
 
 def escape(text: str) -> str:
-    """Text as TeX prints it."""
+    """Text with TeX's special characters escaped."""
     return "".join(_SPECIAL.get(char, char) for char in text)
 
 
-def tabular(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A `tabular` with the rules of the package booktabs; the cells are TeX already."""
-    lines = [rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}", r"\toprule"]
-    lines += [" & ".join(header) + r" \\", r"\midrule", *(" & ".join(row) + r" \\" for row in rows)]
+def tabular(rows: Sequence[Sequence[str]]) -> str:
+    """A `tabular` with the rules of the package booktabs; the first row is the header. Cells are escaped."""
+    header, *body = [" & ".join(map(escape, row)) + r" \\" for row in rows]
+    columns = f"l{'r' * (len(rows[0]) - 1)}"
+    lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header, r"\midrule", *body]
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])

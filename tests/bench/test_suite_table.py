@@ -1,4 +1,4 @@
-"""The table of a suite against numbers worked out by hand, in its four formats. The runs are written, not trained."""
+"""The table of a suite against numbers worked out by hand, in its four formats."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ import re
 import pytest
 
 from fidec import tasks
-from fidec.bench import table as suite_table
+from fidec.bench import table
 from fidec.bench.cost import duration, estimates
-from fidec.bench.jobs import jobs
-from fidec.bench.scale import SMALL
+from fidec.bench.suite import SMALL
 from fidec.bench.suites import SUITES
 from fidec.errors import ConfigError, RunError
 from fidec.report.tex import escape
 from fidec.store.rundir import RunDirectory
-from fidec.train.config import RunConfig, resolve
+from helpers.suites import SHA, jobs_of, small_jobs, write_run
 
 CUBE = [f"cube-single-play-singletask-task{k}-v0" for k in (1, 2)]
 SCENE = "scene-play-singletask-task1-v0"
@@ -35,41 +34,10 @@ SCORES = {
     (CUBE[1], "fidec:paper", 1): (0, 70, 70, 70),  # between the two
     (SCENE, "fql", 0): (0, 5, 5, 5),
 }
-SHA = "ab" * 32
-
-
-def write_run(job, scores, sha256=SHA, file_sha256=SHA, regenerated=True, **changes):
-    with RunDirectory.create(job.directory) as directory:
-        plan = job.plan
-        config = RunConfig(
-            task=job.task,
-            algo=job.variant.method,
-            preset=job.variant.preset,
-            seed=job.seed,
-            steps=plan.steps,
-            online_steps=plan.online_steps,
-            batch_size=plan.batch_size,
-            eval_interval=plan.eval_interval,
-            eval_episodes=plan.eval_episodes,
-            data=job.data(),
-            options=job.options(),
-        )
-        directory.write_config({**resolve(config).to_json(), **changes})
-        info = {"file": "data/some-play-v0.npz", "regenerated": regenerated, "file_sha256": file_sha256}
-        facts = {"source": f"ogbench:{job.task}", "transitions": 100_000, "sha256": sha256, "info": info}
-        directory.write_environment({"dataset": facts})
-        rows = [{"step": step, "evaluation/score": s} for step, s in zip(plan.evaluations, scores, strict=True)]
-        (directory.path / "eval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        rates = [(500, 100.0)] * bool(plan.steps) + [(plan.total, 20.0)] * bool(plan.online_steps)
-        times = [{"step": 1, "time/compile": 10.0}, {"step": 2_500, "time/evaluation": 5.0}]
-        times += [{"step": step, "time/steps_per_second": rate} for step, rate in rates]
-        (directory.path / "time.jsonl").write_text("".join(json.dumps(row) + "\n" for row in times))
-        directory.write_status("done", plan.total)
 
 
 def jobs_in(out, seeds=(0, 1)):
-    words = ("bc", "fql", "fidec:paper")
-    return jobs(SUITES["paper"], out=out, data_dir=None, scale=SMALL, words=words, seeds=seeds)
+    return small_jobs("paper", out, "bc", "fql", "fidec:paper", seeds=seeds)
 
 
 @pytest.fixture
@@ -83,7 +51,7 @@ def runs(tmp_path):
 
 
 def render(runs, form, baseline=""):
-    return suite_table.render(runs, SMALL, runs[0].directory, form, baseline)
+    return table.render(runs, SMALL, runs[0].directory, form, baseline)
 
 
 def lines_of(runs):
@@ -113,29 +81,23 @@ def test_numbers_by_hand(runs):
     assert not any(method == "bc" for _, _, method in lines)  # it has no run
 
 
-def test_markdown_reads_well(runs):
+def test_markdown(runs):
     text = render(runs, "md")
     caption = text.splitlines()[0]
     for words in ("scale small", "Reduced scale", "regenerated", "seeds 0, 1", "10,000 steps", "3 of the suite's 73"):
         assert words in caption
-    assert "D4RL" not in caption
     assert f"| {CUBE[0]} | 30.0 ± 14.1 (97 ± 2) |" in text
     assert "| mean of 2 tasks | 50.0 ± 14.1 (97) |" in text
     assert "| P(better than fql) | – | 0.81 [" in text
     assert "[2 of 3 tasks]" in text.partition("### All tasks")[2]
     assert "| some-play-v0 | regenerated | 100,000 | abababababab |" in text
-    widths = [len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines() if line.startswith("|")]
-    tables = [block.count("\n") for block in text.split("### ")[1:]]
-    assert len(tables) == 4  # two categories, all, the data
-    assert set(widths) == {4, 5}
+    assert len(text.split("### ")[1:]) == 4  # two categories, all, the data
 
 
 def test_scores_on_restored_rules_say_so(tmp_path):
-    (job,) = jobs(
-        SUITES["d4rl-adroit"], out=tmp_path, data_dir=None, words=("bc",), patterns=("door-human-v1",), scale=SMALL
-    )
+    (job,) = small_jobs("d4rl-adroit", tmp_path, "bc", patterns=("door-human-v1",))
     write_run(job, (0, 1, 2, 3))
-    assert "D4RL rules restored on MuJoCo" in suite_table.render([job], SMALL, tmp_path, "md")
+    assert "D4RL rules restored on MuJoCo" in table.render([job], SMALL, tmp_path, "md")
 
 
 def test_csv_has_one_row_for_each_line_with_the_data(runs):
@@ -154,8 +116,8 @@ def test_tex_is_escaped_and_balanced(runs):
     assert "95 \\%" in text
     assert not re.search(r"(?<!\\)%", text)
     assert not re.search("[±–→]", text)
-    for table in text.split(r"\toprule")[1:]:
-        body = table.partition(r"\bottomrule")[0]
+    for part in text.split(r"\toprule")[1:]:
+        body = part.partition(r"\bottomrule")[0]
         assert len({line.count(" & ") for line in body.splitlines() if line.endswith(r"\\")}) == 1
     assert escape(r"50 % of a_b & {c} \ ~^ #$") == (
         r"50 \% of a\_b \& \{c\} \textbackslash{} \textasciitilde{}\textasciicircum{} \#\$"
@@ -169,51 +131,41 @@ def test_json_names_every_run(runs):
     assert {run["score"] for run in content["runs"]} == {20, 40, 60, 80, 50, 90, 70, 5}
 
 
-def test_runs_on_other_data_do_not_compare(tmp_path):
-    made = jobs_in(tmp_path, seeds=(0,))
-    one, two = [job for job in made if job.task == SCENE][:2]
-    write_run(one, (0, 1, 2, 3))
-    write_run(two, (0, 1, 2, 3), sha256="cd" * 32)
-    with pytest.raises(RunError, match="not trained on the same data"):
-        render(made, "md")
-
-
-def test_the_same_data_is_so_by_its_content(tmp_path):
-    """One run knows the hash of its file, the other does not."""
+def test_runs_on_different_data_cannot_be_compared(tmp_path):
     made = jobs_in(tmp_path, seeds=(0,))
     one, two = [job for job in made if job.task == SCENE][:2]
     write_run(one, (0, 1, 2, 3), sha256="cd" * 32, file_sha256=None)
-    write_run(two, (0, 1, 2, 3), sha256="cd" * 32)
+    write_run(two, (0, 1, 2, 3), sha256="cd" * 32)  # the same arrays, though only one run knows the file's hash
     assert "| some-play-v0 | regenerated | 100,000 | abababababab |" in render(made, "md")
+    facts = json.loads((two.directory / "environment.json").read_text())
+    facts["dataset"]["sha256"] = SHA
+    (two.directory / "environment.json").write_text(json.dumps(facts))
+    with pytest.raises(RunError, match="trained on different data"):
+        render(made, "md")
 
 
-def caption_of(tmp_path, steps=0, scale=None, regenerated: bool | None = True):
-    (job,) = jobs(
-        SUITES["paper"], out=tmp_path, data_dir=None, words=("fql",), patterns=(SCENE,), steps=steps, scale=scale
-    )
-    write_run(job, [1] * (job.plan.steps // job.plan.eval_interval), regenerated=regenerated)
-    return suite_table.render([job], scale, tmp_path, "md").splitlines()[0]
+def test_the_caption_calls_only_the_published_protocol_published(tmp_path):
+    def caption(out, name="paper", method="fql", pattern=SCENE, regenerated: bool | None = True, scale=None, **steps):
+        (job,) = jobs_of(name, tmp_path / out, words=(method,), patterns=(pattern,), scale=scale, **steps)
+        write_run(job, [1] * len(job.plan.evaluations), regenerated=regenerated)
+        return table.render([job], scale, tmp_path, "md").splitlines()[0]
 
-
-def test_the_caption_calls_published_only_what_is(tmp_path):
-    assert "The published protocol." in caption_of(tmp_path / "full")
-    short = caption_of(tmp_path / "short", steps=1_000)
+    full = caption("full")
+    assert "The published protocol." in full
+    assert "Data regenerated, not the official files." in full
+    short = caption("short", steps=1_000, regenerated=None)
     assert "Shortened: 1,000 steps, not the published protocol" in short
-    assert "The published protocol." not in short
-    assert "Another length: 2,000,000 steps" in caption_of(tmp_path / "long", steps=2_000_000)
-    assert "10,000 steps" in caption_of(tmp_path / "small", scale=SMALL)
-    both = caption_of(tmp_path / "both", steps=1_000, scale=SMALL)
+    assert "Data of unknown origin." in short
+    assert "Another length: 2,000,000 steps" in caption("long", steps=2_000_000)
+    both = caption("both", steps=1_000, scale=SMALL)
     assert "3 layers of 128, steps of 128 transitions" in both
-    assert "1,000 steps." in both
     assert "10,000" not in both
+    assert "The published protocol." in caption("online", "paper-online", "rlpd", "scene*")
+    online = caption("online-short", "paper-online", "rlpd", "scene*", online_steps=2_000)
+    assert "Shortened: 2,000 online steps, not the published protocol" in online
 
 
-def test_data_of_unknown_origin_may_be_the_official_one(tmp_path):
-    assert "Data regenerated, not the official files." in caption_of(tmp_path / "made")
-    assert "Data of unknown origin." in caption_of(tmp_path / "unknown", regenerated=None)
-
-
-def test_a_finished_run_on_other_data_is_not_the_one_that_is_asked_for(tmp_path):
+def test_a_finished_run_on_other_data_is_not_the_wanted_one(tmp_path):
     job = next(job for job in jobs_in(tmp_path, seeds=(0,)) if job.task == SCENE)
     write_run(job, (0, 1, 2, 3), data="npz:/elsewhere/scene.npz")
     with pytest.raises(ConfigError, match=r"data npz:/elsewhere/scene.npz, not ogbench:scene-play"):
@@ -222,7 +174,7 @@ def test_a_finished_run_on_other_data_is_not_the_one_that_is_asked_for(tmp_path)
     assert dataclasses.replace(job, source="npz:/elsewhere/scene.npz").state() == "done"
 
 
-def test_a_run_of_other_settings_or_without_a_score_is_left_out_and_named(tmp_path, capsys):
+def test_a_run_with_another_configuration_or_without_a_score_is_left_out_and_named(tmp_path, capsys):
     made = jobs_in(tmp_path, seeds=(0,))
     one, two, three = [job for job in made if job.task == SCENE]
     write_run(one, (0, 1, 2, 3))
@@ -241,14 +193,12 @@ def test_a_baseline_that_is_not_there(runs):
     assert "P(better than fidec:paper)" in render(runs, "md", "fidec:paper")
 
 
-def test_without_a_run_the_papers_numbers_stand_alone(tmp_path):
-    suite = SUITES["ablation-t-eps"]
-    text = suite_table.render(jobs(suite, out=tmp_path, data_dir=None), None, tmp_path, "md")
+def test_without_a_run_the_table_has_the_papers_numbers(tmp_path):
+    text = table.render(jobs_of("ablation-t-eps", tmp_path), None, tmp_path, "md")
     assert "No run of ours is finished yet" in text
     assert "| – (43 ± 8) | – (54 ± 11) |" in text
     assert "| mean | – (36.6) |" in text
-    online = suite_table.render(jobs(SUITES["paper-online"], out=tmp_path, data_dir=None), None, tmp_path, "md")
-    assert "82 ± 4 → 99 ± 2" in online
+    assert "82 ± 4 → 99 ± 2" in table.render(jobs_of("paper-online", tmp_path), None, tmp_path, "md")
 
 
 def test_costs_come_from_finished_runs_alone(runs):
@@ -284,7 +234,7 @@ ONLINE_SCORES = {
 
 @pytest.fixture
 def online(tmp_path):
-    made = jobs(SUITES["paper-online"], out=tmp_path, data_dir=None, scale=SMALL, words=("fql", "rlpd"), seeds=(0, 1))
+    made = small_jobs("paper-online", tmp_path, "fql", "rlpd", seeds=(0, 1))
     for job in made:
         scores = ONLINE_SCORES.get((job.task, job.variant.label, job.seed))
         if scores is not None:
@@ -306,37 +256,20 @@ def test_online_the_score_is_that_before_and_after(online):
     assert {(run["method"], run["before"]) for run in found["runs"]} >= {("fql", 10), ("rlpd", None)}
 
 
-def test_the_online_table_is_in_the_papers_form(online):
+def test_the_online_table_has_the_papers_form(online):
     text = render(online, "md")
     assert "| 15.0 ± 7.1 → 60.0 ± 14.1 (82 ± 11 → 100 ± 1) | 65.0 ± 7.1 (0 ± 0 → 100 ± 0) |" in text
     caption = text.splitlines()[0]
-    for words in (
-        "10,000 offline + 10,000 online steps, rlpd without an offline phase",
-        "Score: as published, single evaluations, at the hand-over (before) and at the end (after), of 12 episodes",
-        "before → after the online phase, mean ± std over seeds",
-        "3 layers of 128, steps of 128 transitions",
-    ):
-        assert words in caption
+    assert "10,000 offline + 10,000 online steps, rlpd without an offline phase" in caption
+    assert "before → after the online phase, mean ± std over seeds" in caption
     rows = list(csv.DictReader(io.StringIO(render(online, "csv"))))
     (row,) = [r for r in rows if (r["task"], r["method"]) == (ONLINE[1], "fql")]
     assert (row["before"], row["mean"]) == ("40.0", "80.0")
     assert r"15.0 $\pm$ 7.1 $\to$ 60.0 $\pm$ 14.1" in render(online, "tex")
 
 
-def test_published_lengths_of_both_phases(tmp_path):
-    def caption(out, **steps):
-        (job,) = jobs(
-            SUITES["paper-online"], out=tmp_path / out, data_dir=None, words=("rlpd",), patterns=("scene*",), **steps
-        )
-        write_run(job, [1] * len(job.plan.evaluations))
-        return suite_table.render([job], None, tmp_path, "md").splitlines()[0]
-
-    assert "The published protocol." in caption("full")
-    assert "Shortened: 2,000 online steps, not the published protocol" in caption("short", online_steps=2_000)
-
-
-def test_a_run_without_its_evaluation_at_the_hand_over_is_left_out(tmp_path, capsys):
-    made = jobs(SUITES["paper-online"], out=tmp_path, data_dir=None, scale=SMALL, words=("fql", "rlpd"))
+def test_a_run_without_its_evaluation_before_the_online_phase_is_left_out(tmp_path, capsys):
+    made = small_jobs("paper-online", tmp_path, "fql", "rlpd")
     fql, rlpd = [job for job in made if job.task == ONLINE[0]]
     write_run(fql, (0, 1, 2, None, 4, 5, 6, 7))
     write_run(rlpd, (0, 1, 2, 3))
@@ -344,10 +277,8 @@ def test_a_run_without_its_evaluation_at_the_hand_over_is_left_out(tmp_path, cap
     assert "no score at step 10000" in capsys.readouterr().err
 
 
-def test_an_online_run_of_another_length_or_protocol_is_not_the_one_that_is_asked_for(tmp_path):
-    (job,) = jobs(
-        SUITES["paper-online"], out=tmp_path, data_dir=None, scale=SMALL, words=("fql",), patterns=("scene*",)
-    )
+def test_an_online_run_of_another_length_or_protocol_is_not_the_wanted_one(tmp_path):
+    (job,) = small_jobs("paper-online", tmp_path, "fql", patterns=("scene*",))
     write_run(job, [1] * 8)
     assert job.state() == "done"
     longer = dataclasses.replace(job.plan, online_steps=20_000)
@@ -373,12 +304,11 @@ def test_an_online_step_costs_what_the_log_says(online):
     assert found[fql].seconds(fql.plan) == pytest.approx(both + 8 * found[fql].evaluation)
 
 
-def test_the_online_demo_has_no_numbers_of_the_paper_to_speak_of(tmp_path):
-    scale = SUITES["demo-online"].scale
-    made = jobs(SUITES["demo-online"], out=tmp_path, data_dir=None)
+def test_the_caption_mentions_the_paper_only_if_it_has_numbers(tmp_path):
+    made = jobs_of("demo-online", tmp_path)
     for job in made:
         write_run(job, [25] * len(job.plan.evaluations))
-    text = suite_table.render(made, scale, tmp_path, "md")
+    text = table.render(made, SUITES.get("demo-online").scale, tmp_path, "md")
     assert "| 25.0 → 25.0 | 25.0 | 25.0 → 25.0 | 25.0 → 25.0 | 25.0 → 25.0 |" in text
     assert "paper's" not in text.splitlines()[0]
     assert text.startswith("**Suite demo-online.** Reduced scale (100,000 rows")

@@ -1,0 +1,173 @@
+"""The suites: TOML files of this directory, entry points of other packages, and TOML files of users.
+
+The name of a file is the name of the suite. docs/suites.md explains the keys. Another package adds a suite with an
+entry point in the group `fidec.suites` that names a `Suite`, for which it can call `read_suite`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+from fidec import tasks
+from fidec.bench.suite import Scale, Suite, SuiteTask, Variant
+from fidec.data.source import absolute_source
+from fidec.errors import ConfigError
+from fidec.register import Register, unknown
+
+DIRECTORY = Path(__file__).parent
+KEYS = ("summary", "setting", "tasks", "methods", "scale", "seeds")
+
+
+class SuiteRegister(Register[Suite]):
+    """Built-in suites are the TOML files of a package."""
+
+    def builtin(self) -> list[str]:
+        return sorted(path.stem for path in DIRECTORY.glob("*.toml"))
+
+    def get(self, name: str) -> Suite:
+        return read_suite(DIRECTORY / f"{name}.toml") if name in self.builtin() else super().get(name)
+
+
+SUITES = SuiteRegister("suite", "fidec.bench.suites", "SUITE", Suite, "fidec.suites")
+
+
+def find_suite(name: str) -> Suite:
+    """A suite by its name, or by the path of a TOML file."""
+    return read_suite(Path(name)) if name.endswith(".toml") else SUITES.get(name)
+
+
+def read_suite(path: Path) -> Suite:
+    """Read a TOML file. Relative data paths start at the file's directory."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not valid TOML: {error}") from error
+    return _Reader(path).suite(table)
+
+
+class _Reader:
+    """Turns the tables of one file into dataclasses. Every error names the file and the key."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def error(self, key: str, found: Any, allowed: str) -> ConfigError:
+        return ConfigError(f"{self.path}: {key} is {found!r}, expected {allowed}")
+
+    def check_keys(self, key: str, table: Any, known: Mapping[str, Any] | tuple[str, ...]) -> None:
+        if not isinstance(table, dict):
+            raise self.error(key, table, "a table")
+        for name in table:
+            if name not in known:
+                raise ConfigError(f"{self.path}: {unknown(f'key in {key}', name, known)}")
+
+    def suite(self, table: dict[str, Any]) -> Suite:
+        self.check_keys("the suite", table, KEYS)
+        setting = table.get("setting", "offline")
+        if setting not in ("offline", "online"):
+            raise self.error("setting", setting, '"offline" or "online"')
+        chosen = [task for task in self.entries(table, "tasks", SuiteTask) for task in self.expand(task, setting)]
+        chosen = [self.with_data(task) for task in chosen]
+        variants = [self.split_preset(variant) for variant in self.entries(table, "methods", Variant)]
+        for key, names in (("tasks", [t.name for t in chosen]), ("methods", [v.name for v in variants])):
+            if twice := [name for name in names if names.count(name) > 1]:
+                raise self.error(key, twice[0], "each entry once; `suffix` tells two variants of a method apart")
+        scale = self.build(Scale, table["scale"], "scale") if "scale" in table else None
+        if scale is not None:
+            length = f"{scale.steps:,} steps, {scale.eval_episodes} episodes an evaluation"
+            scale = dataclasses.replace(scale, name=self.path.stem, summary=scale.summary or length)
+        elif own := [task.name for task in chosen if tasks.find(task.name, setting) is None]:
+            raise self.error("scale", None, f"a table: there is no published protocol for {own[0]}")
+        return Suite(
+            self.path.stem,
+            self.value(str, table.get("summary", ""), "summary"),
+            tuple(chosen),
+            tuple(variants),
+            setting,
+            scale,
+            self.value(tuple[int, ...], table.get("seeds", [0]), "seeds"),
+            "" if self.path.parent == DIRECTORY else str(self.path),
+        )
+
+    def entries(self, table: dict[str, Any], key: str, kind: type) -> list[Any]:
+        """A list of names and tables, as objects of `kind`, whose first field is the name."""
+        found = table.get(key)
+        if not isinstance(found, list) or not found:
+            raise self.error(key, found, "a list with at least one entry")
+        first = dataclasses.fields(kind)[0].name
+        made = []
+        for number, entry in enumerate(found):
+            where = f"{key}[{number}]"
+            entry = {"name": entry} if isinstance(entry, str) else entry
+            if not isinstance(entry, dict) or "name" not in entry:
+                raise self.error(where, entry, "a name, or a table with a `name`")
+            made.append(self.build(kind, {first: entry["name"], **entry}, where, also=("name",)))
+        return made
+
+    def expand(self, task: SuiteTask, setting: str) -> list[SuiteTask]:
+        """The benchmark's tasks that a pattern matches; a name without * stays as it is."""
+        if "*" not in task.name:
+            return [task]
+        names = [row.id for row in tasks.TASKS if row.setting == setting and fnmatchcase(row.id, task.name)]
+        if not names:
+            raise self.error("tasks", task.name, f"a pattern that matches a task of the {setting} benchmark")
+        return [dataclasses.replace(task, name=name) for name in names]
+
+    def with_data(self, task: SuiteTask) -> SuiteTask:
+        """The same task with a data path that does not depend on the directory."""
+        if task.env is not None and task.data is None:
+            raise self.error(f"data of task {task.name!r}", None, "a data source: an environment has no data")
+        if task.data is None:
+            return task
+        scheme, colon, what = task.data.partition(":")
+        if colon and scheme in ("npz", "hdf5"):
+            return dataclasses.replace(task, data=f"{scheme}:{self.path.parent.absolute() / Path(what).expanduser()}")
+        return dataclasses.replace(task, data=absolute_source(task.data))
+
+    def split_preset(self, variant: Variant) -> Variant:
+        """NAME:PRESET as two fields."""
+        method, colon, preset = variant.method.partition(":")
+        return dataclasses.replace(variant, method=method, preset=preset) if colon else variant
+
+    def build(self, kind: type, table: Any, where: str, also: tuple[str, ...] = ()) -> Any:
+        """A dataclass whose fields are the keys of a table."""
+        hints = get_type_hints(kind)
+        self.check_keys(where, table, (*hints, *also))
+        values = {name: self.value(hints[name], table[name], f"{where}.{name}") for name in hints if name in table}
+        missing = [f.name for f in dataclasses.fields(kind) if _is_required(f) and f.name not in values]
+        if missing:
+            raise ConfigError(f"{self.path}: {where} has no `{missing[0]}`")
+        return kind(**values)
+
+    def value(self, hint: Any, value: Any, where: str) -> Any:
+        """A value that has the type of its field, with tuples for lists."""
+        if get_origin(hint) is tuple:
+            if isinstance(value, list) and all(type(each) is get_args(hint)[0] for each in value):
+                return tuple(value)
+            raise self.error(where, value, f"a list of {get_args(hint)[0].__name__}")
+        if isinstance(hint, type):  # int or str
+            if type(value) is not hint or (hint is int and value < 0):
+                raise self.error(where, value, "a whole number, at least 0" if hint is int else "text")
+            return value
+        if type(None) in get_args(hint):  # str | None
+            return self.value(str, value, where)
+        if not isinstance(value, dict):
+            raise self.error(where, value, "a table")
+        return _with_tuples(value)
+
+
+def _is_required(field: dataclasses.Field) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _with_tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_tuples(each) for name, each in value.items()}
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,46 @@
+"""The figure of one run, from logs that are written here."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fidec.errors import RunError
+from fidec.report.curves import draw_curves
+from fidec.store.rundir import RunDirectory
+from helpers.suites import small_jobs, write_rows, write_run
+
+
+@pytest.fixture
+def run(tmp_path):
+    """An online run. Every second interval of its online phase has the end of an episode."""
+    (job,) = small_jobs("paper-online", tmp_path, "fql", patterns=("scene*",))
+    write_run(job, [0] * len(job.plan.evaluations))
+    rows = []
+    for step in range(1_000, 20_001, 1_000):
+        row = {"step": step, "training/critic_loss": 1.0, "training/q_data": -1.0, "training/penalty": 0.1}
+        if step > 10_000 and step % 2_000 == 0:
+            row |= {"exploration/success": step / 20_000, "exploration/return": -100.0}
+        rows.append(row)
+    rates = {"evaluation/success": 0.5, "evaluation/success_low": 0.2, "evaluation/success_high": 0.8}
+    evaluations = [{"step": step, **rates, "evaluation/n": 12} for step in (10_000, 20_000)]
+    write_rows(job.directory, train=rows, eval=evaluations)
+    return job.directory
+
+
+def test_the_figure_of_an_online_run_and_of_an_older_offline_run(run, tmp_path):
+    assert draw_curves(run, tmp_path / "online.png").read_bytes().startswith(b"\x89PNG")
+    config = RunDirectory.open(run, read_only=True).read_config()
+    for name in ("online_steps", "online"):  # older runs do not have them
+        del config[name]
+    (run / "config.json").write_text(json.dumps(config))
+    rows = [json.loads(line) for line in (run / "train.jsonl").read_text().splitlines()]
+    write_rows(run, train=[{k: v for k, v in row.items() if k != "exploration/success"} for row in rows])
+    assert draw_curves(run, tmp_path / "offline.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_without_metrics_is_an_error(run, tmp_path):
+    (run / "train.jsonl").unlink()
+    with pytest.raises(RunError, match="no training metrics yet"):
+        draw_curves(run, tmp_path / "curves.png")
