@@ -6,7 +6,6 @@ import random
 from collections import deque
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -14,6 +13,7 @@ from fidec import rng
 from fidec.data import replay
 from fidec.errors import ConfigError, DataError
 from fidec.types import Batch
+from helpers.algorithms import fast_jit
 
 
 def transitions(first: int, count: int) -> Batch:
@@ -47,10 +47,10 @@ def rows_of(numbers: np.ndarray) -> Batch:
     return jax.tree.map(lambda column: column[numbers.astype(int)], table)
 
 
-@pytest.mark.parametrize("capacity", [1, 5, 8])
+@pytest.mark.parametrize("capacity", [1, 5])
 def test_it_is_a_deque(capacity):
     """Random sequences of additions, of fewer rows than the capacity and of more."""
-    add, dice = jax.jit(replay.add), random.Random(capacity)
+    add, dice = fast_jit(replay.add), random.Random(capacity)
     for _ in range(8):
         check_sequence(add, capacity, dice.choices((1, 2, 5, 13), k=dice.randrange(8)))
 
@@ -69,73 +69,58 @@ def check_sequence(add, capacity: int, chunks: list[int]) -> None:
 
 def test_a_data_set_is_overwritten_only_when_the_free_slots_are_used_up():
     """The quirk of capacity N + 1: one addition is free, the second costs the first offline row."""
-    rows = 6
+    rows, add = 6, fast_jit(replay.add)
     buffer = replay.of(transitions(0, rows), rows + 1)
     assert (int(buffer.filled), oldest_first(buffer)) == (rows, list(range(rows)))
-    buffer = replay.add(buffer, transitions(100, 1))
+    buffer = add(buffer, transitions(100, 1))
     assert oldest_first(buffer) == [*range(rows), 100]
-    buffer = replay.add(buffer, transitions(101, 1))
+    buffer = add(buffer, transitions(101, 1))
     assert oldest_first(buffer) == [*range(1, rows), 100, 101]
     assert int(buffer.filled) == rows + 1
-    full = replay.add(replay.of(transitions(0, rows), rows), transitions(100, 2))  # no free slot at all
-    assert oldest_first(full) == [*range(2, rows), 100, 101]
 
 
-def test_compiled_scanned_and_vmapped_it_is_the_same():
+def test_scanned_and_vmapped_it_is_the_same():
     chunks = [transitions(5 * i, 5) for i in range(4)]
-    start = replay.empty(chunks[0], 7)
-    plain = start
+    start, add = replay.empty(chunks[0], 7), fast_jit(replay.add)
+    singles, buffer = [add(start, chunk) for chunk in chunks], start
     for chunk in chunks:
-        plain = replay.add(plain, chunk)
-    jitted, add = start, jax.jit(replay.add, donate_argnums=0)
-    jitted = jax.tree.map(jnp.copy, jitted)
-    for chunk in chunks:
-        jitted = add(jitted, chunk)
+        buffer = add(buffer, chunk)
     stacked = jax.tree.map(lambda *rows: np.stack(rows), *chunks)
-    scanned, _ = jax.lax.scan(lambda buffer, chunk: (replay.add(buffer, chunk), None), start, stacked)
-    both = jax.jit(jax.vmap(lambda chunk: replay.add(start, chunk)))(stacked)
-    for one in (jitted, scanned):
-        jax.tree.map(np.testing.assert_array_equal, one, plain)
-    for i, chunk in enumerate(chunks):
-        single = jax.jit(replay.add)(start, chunk)
-        jax.tree.map(lambda a, b, i=i: np.testing.assert_array_equal(np.asarray(a)[i], b), both, single)
-    assert not any(leaf.weak_type for leaf in jax.tree.leaves(plain))
+    scan = fast_jit(
+        lambda start, all: jax.lax.scan(lambda buffer, chunk: (replay.add(buffer, chunk), None), start, all)
+    )
+    jax.tree.map(np.testing.assert_array_equal, scan(start, stacked)[0], buffer)
+    assert not any(leaf.weak_type for leaf in jax.tree.leaves(buffer))
 
     keys = jax.random.split(rng.stream(0, "batch"), 4)
-    many = jax.jit(jax.vmap(lambda buffer, key: replay.sample(buffer, key, 9)))(both, keys)
-    for i, chunk in enumerate(chunks):
-        single = jax.jit(replay.sample, static_argnums=2)(jax.jit(replay.add)(start, chunk), keys[i], 9)
-        jax.tree.map(lambda a, b, i=i: np.testing.assert_array_equal(np.asarray(a)[i], b), many, single)
+    sample = fast_jit(replay.sample, static_argnums=2)
+    add_and_sample = jax.vmap(lambda chunk, key: replay.sample(replay.add(start, chunk), key, 9))
+    many = fast_jit(add_and_sample)(stacked, keys)
+    for i, single in enumerate(singles):
+        one = sample(single, keys[i], 9)
+        jax.tree.map(lambda a, b, i=i: np.testing.assert_array_equal(np.asarray(a)[i], b), many, one)
 
 
-def test_only_filled_slots_are_sampled_and_all_of_them_equally():
-    buffer = replay.add(replay.empty(transitions(0, 1), 50), transitions(1, 20))  # an empty slot would show as 0
-    key = rng.stream(3, "batch")
-    draw = jax.jit(lambda step: replay.sample(buffer, rng.at(key, step), 64))
-    numbers = np.concatenate([np.asarray(draw(step).rewards) for step in range(100)])
-    assert_whole_rows(draw(0))
+def test_rows_are_drawn_by_seed_and_step_from_filled_slots_only_and_from_all_equally():
+    buffer = fast_jit(replay.add)(replay.empty(transitions(0, 1), 50), transitions(1, 20))  # an empty slot is 0
+    draw = fast_jit(lambda seed, step: replay.sample(buffer, rng.at(rng.stream(seed, "batch"), step), 64))
+    batches = [draw(3, step) for step in range(100)]
+    assert_whole_rows(batches[0])
+    numbers = np.concatenate([np.asarray(batch.rewards) for batch in batches])
     counts = np.bincount(numbers.astype(int), minlength=21)
     assert counts[0] == 0
     assert len(counts) == 21
     expected = len(numbers) / 20
     assert ((counts[1:] - expected) ** 2 / expected).sum() < 43.8  # 99.9 % of chi-square with 19 degrees
+    np.testing.assert_array_equal(draw(3, 7).rewards, batches[7].rewards)
+    assert len({tuple(np.asarray(draw(seed, step).rewards)) for seed in range(3) for step in range(3)}) == 9
 
 
-def test_the_same_seed_and_step_give_the_same_rows():
-    buffer = replay.of(transitions(0, 30), 40)
-
-    def drawn(seed, step):
-        return np.asarray(replay.sample(buffer, rng.at(rng.stream(seed, "batch"), step), 16).rewards).tolist()
-
-    assert drawn(1, 7) == drawn(1, 7)
-    assert len({tuple(drawn(seed, step)) for seed in range(3) for step in range(3)}) == 9
-
-
-def test_what_makes_no_sense_is_refused():
+def test_wrong_arguments_are_rejected():
     buffer = replay.empty(transitions(0, 1), 4)
     with pytest.raises(DataError, match="empty: add transitions"):
         replay.sample(buffer, rng.stream(0, "batch"), 2)
-    inside = jax.jit(replay.sample, static_argnums=2)(buffer, rng.stream(0, "batch"), 2)
+    inside = fast_jit(replay.sample, static_argnums=2)(buffer, rng.stream(0, "batch"), 2)
     assert not np.asarray(inside.rewards).any()  # as documented
     with pytest.raises(ConfigError, match="at least 1, not 0"):
         replay.empty(transitions(0, 1), 0)
