@@ -25,6 +25,7 @@ from fidec import algos, cli, tasks
 from fidec.algos.common import backbone
 from fidec.algos.common import base as register
 from fidec.envs.evaluate import summarise
+from fidec.envs.factory import EnvFactory
 from fidec.envs.pool import Episode
 from fidec.errors import ConfigError
 from fidec.store import rundir
@@ -285,7 +286,8 @@ def test_glossary_has_the_evaluation_and_the_times(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(evaluate, "EnvPool", OneEpisode)
     spec = Spec(observation_shape=(3,), action_dim=2)
     algorithm = algos.Algorithm(*(lambda *_: None,) * 4)
-    with evaluate.Evaluator("any", spec, envs=1, episodes=1, seed=0) as evaluator:
+    env = EnvFactory("any", lambda render_mode: None, score=lambda summary: 0.0)
+    with evaluate.Evaluator(env, spec, envs=1, episodes=1, seed=0) as evaluator:
         summary, episodes = evaluator(algorithm, None, 0)
     assert glossary("evaluation/") == set(summary)
     assert set(summary) > set(summarise(episodes))

@@ -1,9 +1,11 @@
-"""Environments for the tests of exploration. Their processes import this module and nothing of pytest."""
+"""Environments for the tests of environment processes, which import this module and nothing of pytest."""
 
 from __future__ import annotations
 
 import os
 import random
+import re
+import signal
 import time
 from pathlib import Path
 
@@ -49,7 +51,11 @@ class Counter(gymnasium.Env):
 
     def _go_wrong(self, observation, reward):
         if self.fault == "raise":
-            raise RuntimeError("gripper lost")
+            raise RuntimeError("gripper\nlost")
+        if self.fault == "segv":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if self.fault == "lock":
+            re.match(r"(a+)+$", "a" * 60 + "b")  # runs in C and never releases the interpreter lock
         if self.fault == "exit":
             os._exit(7)
         if self.fault == "sleep":
@@ -61,6 +67,11 @@ class Counter(gymnasium.Env):
         if self.fault == "shape":
             observation = observation[:2]
         return observation, reward
+
+
+def make_broken() -> gymnasium.Env:
+    print("hello from the simulator", flush=True)
+    raise FileNotFoundError("scene.xml is not there")
 
 
 def length(seed: int) -> int:

@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
     try:
         assessment.record(args.out / "refined.mp4")
         written.append(args.out / "refined.mp4")
-    except EnvError as error:  # no headless OpenGL: the other results remain
+    except (ConfigError, EnvError) as error:  # the extra [video] or headless OpenGL is missing
         say(str(error))
     say("done")
     print_comparison(result)

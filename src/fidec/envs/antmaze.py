@@ -95,7 +95,7 @@ class AntMaze(gymnasium.Wrapper):
 
 def make_antmaze(maze: str, render_mode: str | None = None) -> gymnasium.Env:
     """An antmaze with D4RL's rules and time limit."""
-    ant = require("ogbench.locomaze.ant", "ogbench", "a D4RL antmaze")
+    ant = require("ogbench.locomaze.ant", "d4rl", "a D4RL antmaze")
     mujoco = importlib.import_module("mujoco")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "maze.xml"

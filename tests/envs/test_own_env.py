@@ -1,0 +1,164 @@
+"""A user's own Gymnasium environment, from the command line and from Python."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import fidec
+from fidec.envs import pool as pool_module
+from fidec.envs.factory import factory_of
+from fidec.envs.pool import EnvPool
+from fidec.errors import ConfigError, EnvError, RunError
+from fidec.train.evaluate import check_spaces
+from fidec.types import Spec
+from helpers import own_env
+from helpers.own_env import REACH, Reach
+from helpers.runs import random_columns, read_rows
+
+SMALL = ("--algo", "tiny", "--steps", 6, "--batch-size", 8, "--eval-episodes", 2, "--eval-envs", 1)
+
+
+@pytest.fixture(scope="module")
+def columns():
+    random = random_columns(60)
+    return random | {"actions": 2 * random["actions"], "action_low": [-2, -2], "action_high": [2, 2]}
+
+
+@pytest.fixture
+def own(tmp_path, columns, monkeypatch):
+    """Data, and the environment's module, in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    np.savez("own.npz", **columns)
+    source = Path(own_env.__file__).read_text().replace("Reach-v0", "ReachHere-v0")
+    (tmp_path / "my_env.py").write_text(source)
+    yield "my_env:ReachHere-v0"
+    sys.modules.pop("my_env", None)
+
+
+def test_from_the_command_line(cli, tiny, own, compile_cache, tmp_path):
+    """Trained, evaluated, fine-tuned online, resumed, evaluated again and recorded."""
+    code, _, err = cli("train", "--data", "npz:own.npz", "--env", own, *SMALL, "--online-steps", 7, "--out", "run")
+    assert code == 0, err
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (config["env"], config["task"]) == (own, None)
+    last = read_rows(tmp_path / "run" / "eval.jsonl")[-1]
+    assert (last["step"], last["evaluation/n"]) == (13, 2)
+    assert last["evaluation/score"] == 100 * last["evaluation/success"]
+    code, _, err = cli("train", "--resume", "run", "--online-steps", 9)
+    assert code == 0, err
+    code, out, err = cli("eval", "run", "--episodes", 2, "--video", "reach.mp4", "--json")
+    assert code == 0, err
+    result = json.loads(out)
+    assert (result["environment"], result["step"], result["video"]) == (own, 15, "reach.mp4")
+    assert [row["length"] for row in result["episodes"]["refined"]] == [6, 6]
+    assert {row["success"] for row in result["episodes"]["refined"]} <= {0.0, 1.0}
+    assert (tmp_path / "reach.mp4").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ("CartPole-v1", ("CartPole-v1 has the action space Discrete(2)", "expected a Box")),
+        ("Pendulum-v1", ("Pendulum-v1 has actions of dimension 1, but the data has 2",)),
+        ("Pendulm-v1", ("no environment 'Pendulm-v1'", "Did you mean: `Pendulum`")),
+        ("no_such_module:Reach-v0", ("needs the module no_such_module",)),
+    ],
+)
+def test_a_wrong_environment_is_refused_in_words(cli, tiny, own, env, words):
+    code, _, err = cli("train", "--data", "npz:own.npz", "--env", env, *SMALL, "--out", "run")
+    assert code in (1, 2)
+    assert "Traceback" not in err
+    for word in words:
+        assert word in err
+
+
+def test_a_task_and_an_environment_exclude_each_other(cli, own):
+    code, _, err = cli("train", "--task", "door-human-v1", "--env", own, "--data", "npz:own.npz")
+    assert code == 2
+    assert "both --task door-human-v1 and --env" in err
+    code, _, err = cli("train", "--task", "Pendulum-v1")
+    assert code == 2
+    assert "--env Pendulum-v1" in err
+
+
+def test_a_function_from_python(tiny, columns, compile_cache, tmp_path):
+    """A local function and a lambda. The run stores a description, and the function is given again."""
+    dataset, run = fidec.dataset_from_arrays(**columns), tmp_path / "run"
+    success = False
+
+    def make_env(render_mode=None):
+        return Reach(render_mode, success)
+
+    options = {"algo": "tiny", "batch_size": 8, "eval_episodes": 2, "eval_envs": 1, "quiet": True}
+    result = fidec.fit(dataset, run, steps=4, env=make_env, **options)
+    assert result.evaluation is not None
+    assert result.evaluation["evaluation/success"] is None
+    assert result.evaluation["evaluation/score"] == result.evaluation["evaluation/return"]
+    assert json.loads((run / "config.json").read_text())["env"].startswith("function test_own_env.test_a_function")
+    for call in (partial(fidec.resume, run, dataset, steps=6), partial(fidec.evaluate, run)):
+        with pytest.raises(ConfigError, match=r"given in Python \(function .*make_env\).*Give it again"):
+            call()
+    with pytest.raises(RunError, match="not in Pendulum-v1: start a new run"):
+        fidec.resume(run, dataset, env="Pendulum-v1")
+    assert fidec.resume(run, dataset, steps=6, env=lambda: Reach(), quiet=True).step == 6
+    summary = fidec.evaluate(run, env=make_env, episodes=2, video=tmp_path / "own.mp4")["refined"]
+    assert (summary["n"], summary["success"], summary["length"]) == (2, None, 6)
+    assert (tmp_path / "own.mp4").exists()
+    with pytest.raises(EnvError, match=r"no video: the environment cannot draw .*render_mode='rgb_array'"):
+        fidec.evaluate(run, env=lambda: Reach(), episodes=1, video=tmp_path / "none.mp4")
+
+
+def test_a_run_without_an_environment_gets_one_when_it_is_resumed(tiny, columns, compile_cache, tmp_path):
+    dataset, run = fidec.dataset_from_arrays(**columns), tmp_path / "run"
+    options = {"eval_interval": 0, "batch_size": 8, "quiet": True}
+    fidec.fit(dataset, run, algo="tiny", steps=3, **options)
+    with pytest.raises(ConfigError, match="trained without an environment"):
+        fidec.evaluate(run)
+    with pytest.raises(ConfigError, match="online training needs an environment"):
+        fidec.resume(run, dataset, online_steps=2)
+    assert fidec.resume(run, dataset, online_steps=2, env=REACH, quiet=True).step == 5
+
+
+def test_what_is_no_environment(columns):
+    with pytest.raises(ConfigError, match="env is a int; expected a Gymnasium id, or a function"):
+        factory_of(env=3)
+    with pytest.raises(ConfigError, match="env is an environment; expected a function"):
+        factory_of(env=Reach())
+    with (
+        pytest.raises(EnvError, match=r"returned a str; expected a gymnasium\.Env"),
+        EnvPool(factory_of(env=lambda: "nothing").function(), 1),
+    ):
+        pass
+
+
+def test_spaces_are_compared_with_the_data():
+    def check(**changes):
+        spaces = {"observation_shape": (3,), "observation_dtype": "float32", "action_dim": 1}
+        spaces |= {"action_low": [-2.0], "action_high": [2.0]}
+        check_spaces(
+            "Own-v0", SimpleNamespace(**{**spaces, **changes}), Spec((3,), 1, action_low=(-2,), action_high=(2,))
+        )
+
+    check()
+    for change, words in (
+        ({"observation_shape": (4,)}, r"Own-v0 has observations of shape \(4,\), but the data has \(3,\)"),
+        ({"observation_dtype": "uint8"}, "observations of type uint8, but the data has float32"),
+        ({"action_dim": 2}, "actions of dimension 2, but the data has 1"),
+        ({"action_low": [-1.0], "action_high": [1.0]}, r"from \[-1.0\] to \[1.0\], .* from \[-2\] to \[2\]"),
+    ):
+        with pytest.raises(EnvError, match=words):
+            check(**change)
+
+
+def test_an_episode_without_an_end_is_named(monkeypatch):
+    monkeypatch.setattr(pool_module, "LONGEST", 4)
+    with EnvPool(Reach, 1) as pool, pytest.raises(EnvError, match=r"not ended after 4 steps.*TimeLimit"):
+        pool.run(lambda o, i, s: np.zeros((1, 2)), 1, seed=0)

@@ -1,0 +1,107 @@
+"""What an environment's process answers, called in this process."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete
+
+from fidec.envs.worker import Invalid, _commands, _describe_spaces, describe
+from fidec.errors import ConfigError
+from helpers.lane_envs import Counter
+
+
+def commands(env):
+    return _commands(env, _describe_spaces(env))
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("nan", r"^observation is nan at index \(0,\)$"),
+        ("reward", "^reward is nan$"),
+        ("shape", r"observation has shape \(2,\), its space says \(6,\)"),
+    ],
+)
+def test_an_invalid_value_is_named(fault, words):
+    ask = commands(Counter({3: fault}))
+    ask["reset"](3)
+    for _ in range(2):
+        ask["step"](np.zeros(2))
+    with pytest.raises(Invalid, match=words):
+        ask["step"](np.zeros(2))
+
+
+class Recorder(gymnasium.Env):
+    """Remembers its actions and returns what it is told."""
+
+    observation_space = Box(-1, 1, (1,), np.float64)
+
+    def __init__(self, low=-1.0, high=1.0, info=None, old_api=False):
+        self.action_space = Box(low, high, (2,), np.float32)
+        self.info, self.old_api, self.actions = info or {}, old_api, []
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1) if self.old_api else (np.zeros(1), {})
+
+    def step(self, action):
+        self.actions.append(action)
+        result = np.zeros(1), 1, False, False, self.info
+        return result[:4] if self.old_api else result
+
+
+def test_actions_are_clipped_and_scaled_to_the_box():
+    env = Recorder(0.0, 10.0)
+    ask = commands(env)
+    for action in (-3.0, 0.0, 1.0):
+        ask["step"](np.full(2, action))
+    assert [action.tolist() for action in env.actions] == [[0, 0], [5, 5], [10, 10]]
+    assert env.actions[0].dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("info", "success"),
+    [
+        ({}, None),
+        ({"success": True}, 1.0),
+        ({"is_success": np.False_}, 0.0),
+        ({"success": 0.5, "is_success": 1}, 0.5),
+    ],
+)
+def test_success_and_float32_observations(info, success):
+    ask = commands(Recorder(info=info))
+    assert ask["reset"](0).dtype == np.float32
+    assert ask["step"](np.zeros(2))[1:] == (1.0, False, False, success)
+
+
+def test_the_old_gym_interface_is_named():
+    ask = commands(Recorder(old_api=True))
+    with pytest.raises(Invalid, match=r"reset\(\) returned a ndarray; Gymnasium's returns \(observation, info\)"):
+        ask["reset"](0)
+    with pytest.raises(Invalid, match=r"step\(\) returned 4 values; .*terminated, truncated, info"):
+        ask["step"](np.zeros(2))
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "words"),
+    [
+        ("action_space", Discrete(3), r"Recorder has the action space Discrete\(3\); expected a Box with one axis"),
+        ("action_space", Box(-1, 1, (2, 2)), "expected a Box with one axis"),
+        ("action_space", Box(-np.inf, np.inf, (2,)), "expected finite bounds"),
+        ("observation_space", Discrete(3), "the observation space Discrete"),
+        ("observation_space", Dict(a=Box(0, 1)), "FlattenObservation makes one of a Dict"),
+    ],
+)
+def test_spaces_that_cannot_be_used_are_refused(space, value, words):
+    env = Recorder()
+    setattr(env, space, value)
+    with pytest.raises(ConfigError, match=words):
+        _describe_spaces(env)
+
+
+def test_an_exception_in_one_line():
+    try:
+        raise RuntimeError("gripper\nlost")
+    except RuntimeError as error:
+        assert describe(error).startswith("RuntimeError: gripper lost (test_worker.py:")
