@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
-from fidec.envs.worker import Invalid, _commands, _describe_spaces, describe
+from fidec.envs.worker import Invalid, _commands, _describe_spaces
 from fidec.errors import ConfigError
 from helpers.lane_envs import Counter
 
@@ -98,10 +98,3 @@ def test_spaces_that_cannot_be_used_are_refused(space, value, words):
     setattr(env, space, value)
     with pytest.raises(ConfigError, match=words):
         _describe_spaces(env)
-
-
-def test_an_exception_in_one_line():
-    try:
-        raise RuntimeError("gripper\nlost")
-    except RuntimeError as error:
-        assert describe(error).startswith("RuntimeError: gripper lost (test_worker.py:")
