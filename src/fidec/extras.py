@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from importlib import import_module
 from typing import Any
 
 from fidec.errors import ConfigError
+from fidec.quiet import quiet
 
 
 def require(module: str, extra: str, purpose: str = "this") -> Any:
@@ -15,8 +15,7 @@ def require(module: str, extra: str, purpose: str = "this") -> Any:
     `purpose` is the subject of the error's sentence, such as "task cube-single-play-singletask-v0".
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet():
             return import_module(module)
     except ModuleNotFoundError as error:
         package = (error.name or module).partition(".")[0]

@@ -1,4 +1,4 @@
-"""Third parties on a leash: warnings that a user can do nothing about, and OGBench's global random numbers."""
+"""Hide warnings of simulators, and seed the global random numbers that OGBench uses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Hide glfw's complaint about a missing display and gymnasium's about the precision of OGBench's spaces."""
+    """Hide warnings that a user cannot act on: glfw's missing display, the float precision of OGBench's spaces."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -19,7 +19,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def global_numpy_seed(seed: int) -> Iterator[None]:
-    """OGBench's mazes draw from NumPy's global generator: seed it, and leave the caller's as it was."""
+    """Seed NumPy's global generator, from which OGBench's mazes draw, and restore the caller's state afterwards."""
     state = np.random.get_state()
     np.random.seed(seed % 2**32)
     try:

@@ -89,7 +89,7 @@ def test_a_time_limit_is_bootstrapped_and_a_task_end_is_not():
     assert dropped.terminals.tolist() == [False, False, True, False, True]
 
 
-def test_done_given_as_terminals_is_refused():
+def test_done_given_as_terminals_is_rejected():
     done = [0, 0, 1, 0, 0, 1]
     with pytest.raises(DataError, match="row 2: every truncated row is also terminal"):
         dataset_from_arrays(**numbered(6), terminals=done, truncations=done)
@@ -187,7 +187,7 @@ def test_errors_name_key_and_row(change, message):
         dataset_from_arrays(**(numbered(6) | change), name="mine")
 
 
-def test_a_data_set_refuses_an_episode_index_that_does_not_fit():
+def test_a_data_set_rejects_an_episode_index_that_does_not_fit():
     good = dataset_from_arrays(**numbered(5))
     fields = {k: getattr(good, k) for k in good.__dataclass_fields__}
     with pytest.raises(DataError, match="episode index"):

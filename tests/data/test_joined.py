@@ -53,7 +53,7 @@ def test_with_one_free_slot_the_second_row_replaces_the_first_offline_one():
     assert counts.min() > 0.7 * 2000 / len(found)
 
 
-def test_a_ring_that_cannot_hold_the_data_is_refused():
+def test_a_ring_that_cannot_hold_the_data_is_rejected():
     with pytest.raises(ConfigError, match="6 slots cannot hold the 7 offline rows"):
         draw(Joined(rows(0, OFFLINE), replay.empty(rows(0, 1), 3)), keys()[0], 4, Sampling(capacity=OFFLINE - 1))
 

@@ -93,6 +93,6 @@ def test_a_batch_has_returns_if_a_discount_is_given():
 
 
 @pytest.mark.parametrize("discount", [1.0, -0.1, 2.0, float("nan")])
-def test_a_discount_without_a_finite_sum_is_refused(discount):
+def test_a_discount_without_a_finite_sum_is_rejected(discount):
     with pytest.raises(DataError, match="discount"):
         dataset([1.0], [1], ends(1)).returns(discount)

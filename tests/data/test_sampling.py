@@ -88,7 +88,7 @@ def test_a_replay_buffer_is_a_source_too(vectors):
     assert not np.array_equal(batch.rewards[:8], batch.rewards[8:])  # the halves have their own random numbers
 
 
-def test_sources_that_do_not_fit_are_refused_by_the_name_of_the_column(vectors):
+def test_sources_that_do_not_fit_are_rejected_by_the_name_of_the_column(vectors):
     with_returns, buffer = source_of(vectors, discount=0.9), replay.of(source_of(vectors).rows, vectors.size)
     with pytest.raises(ConfigError, match=r"mixture has returns of shape \(\), the second no returns.*discount"):
         jitted(Mixture(with_returns, buffer), KEY, 16)
@@ -98,7 +98,7 @@ def test_sources_that_do_not_fit_are_refused_by_the_name_of_the_column(vectors):
 
 
 @pytest.mark.parametrize(("count", "fraction"), [(1, 0.5), (4, 0.05), (4, 0.95)])
-def test_a_batch_too_small_to_share_is_refused(count, fraction):
+def test_a_batch_too_small_to_share_is_rejected(count, fraction):
     with pytest.raises(ConfigError, match=f"batch of {count} rows cannot be shared"):
         sampling.parts(count, fraction)
 
@@ -172,7 +172,7 @@ def test_a_replay_buffer_holds_stacks_and_the_frame_that_follows():
         np.testing.assert_array_equal(batch.next_observations[i], following)
 
 
-def test_frames_without_trajectories_are_refused():
+def test_frames_without_trajectories_are_rejected():
     rows = source_of(image_dataset()).rows
     for source in (rows, Source(rows)):
         with pytest.raises(ConfigError, match="starts of trajectories"):

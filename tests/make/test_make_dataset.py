@@ -103,14 +103,14 @@ def test_existing_is_returned_at_once_and_smaller_is_a_prefix(made, tmp_path):
         ({"episode_rows": 61}, "episode_rows"),
     ],
 )
-def test_other_data_is_refused(made, change, message):
+def test_other_data_is_rejected(made, change, message):
     before = contents(made.paths["train"].parent)
     with pytest.raises(DataError, match=message):
         make(made.paths["train"].parent, **{"rows": 301} | change)
     assert contents(made.paths["train"].parent) == before
 
 
-def test_foreign_and_changed_files_are_refused_unless_overwritten(tmp_path):
+def test_foreign_and_changed_files_are_rejected_unless_overwritten(tmp_path):
     (tmp_path / f"{MAZE}.npz").write_bytes(b"somebody's")
     with pytest.raises(DataError, match=r"no .*json says how it was made"):
         make(tmp_path)

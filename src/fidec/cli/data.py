@@ -18,7 +18,7 @@ COMMANDS = {
     "get": "download an official OGBench or D4RL data set",
     "list": "list the data files of the cache, and what can be made",
     "show": "describe a data set in numbers",
-    "check": "check a data set and explain what was found",
+    "check": "check a data set and explain the findings",
 }
 
 
@@ -48,7 +48,7 @@ class MakeArgs:
     rendering: Literal["exact", "fast"] | None = None
     """Visual data only: exact (the default) renders as OGBench does; fast takes a fifth of the time on a CPU."""
     overwrite: bool = False
-    """Replace a file made with other settings."""
+    """Replace a file that was made with other settings."""
     json: bool = False
     """Print the result as JSON."""
 
@@ -57,9 +57,9 @@ class MakeArgs:
 class GetArgs:
     """Download the official files of an OGBench or D4RL data set into the cache directory.
 
-    Several hosts are tried. An interrupted download goes on where it stopped when the same command is given again.
-    A file gets its name once it is whole and checked; its SHA-256 is recorded and then kept to. The variables
-    HTTPS_PROXY, HTTP_PROXY and NO_PROXY are honoured.
+    Several hosts are tried. After an interruption the same command continues. A file gets its name when it is
+    complete and checked; its SHA-256 is recorded and checked at every use. The variables HTTPS_PROXY, HTTP_PROXY and
+    NO_PROXY are honoured.
     """
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ID")]
@@ -67,7 +67,7 @@ class GetArgs:
     data_dir: Path | None = None
     """Where to write; by default the cache directory."""
     url: str | None = None
-    """Fetch from here instead: a directory that holds the files, or the file itself."""
+    """Download from this address instead: a directory with the files, or the file itself."""
     no_val: bool = False
     """Leave out OGBench's validation file. OGBench's own loader requires it; D4RL has none."""
 
@@ -87,16 +87,16 @@ class SourceArgs:
     """Describe a data set: shapes, ranges, episodes, rewards, hash."""
 
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
-    """ogbench:ID, npz:PATH, hdf5:PATH, minari:ID, or a bare OGBench task id."""
+    """ogbench:ID, d4rl:ID, npz:PATH, hdf5:PATH, minari:ID, a task id, or the path of a data file."""
     data_dir: Path | None = None
-    """Where OGBench data files lie; by default the cache directory."""
+    """Directory of the data files; by default the cache directory."""
     json: bool = False
     """Print as JSON."""
 
 
 @dataclass(frozen=True)
 class CheckArgs(SourceArgs):
-    """Check a data set and explain in words what was found. Exits with 1 if something is wrong with it."""
+    """Check a data set and explain the findings. The exit code is 1 if there is an error."""
 
 
 def usage() -> str:
@@ -144,7 +144,7 @@ def _make(argv: list[str]) -> int:
         return 0
     for split, path in made.paths.items():
         print(f"{path}: {made.rows[split]} rows, {made.episodes[split]} episodes ({split})")
-    print("was there already" if made.reused else f"made in {made.seconds:.0f} s")
+    print("exists already" if made.reused else f"made in {made.seconds:.0f} s")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""From plain arrays in time order to an `OfflineDataset`."""
+"""Build an `OfflineDataset` from arrays in time order."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def dataset_from_arrays(
 
     The next state. If `next_observations` is given, every row is a transition. If not, the next state is the
     next row of the same episode. The last row of an episode then has none: if its mask is 0 it is kept, with
-    its own observation as a next state that nobody looks at; if its mask is 1 it is used only as the next
+    its own observation as a next state that is never used; if its mask is 1 it is used only as the next
     state of the row before (the layout of OGBench, and D4RL's rule at timeouts).
 
     Actions lie in [-1, 1], or between `action_low` and `action_high` (one number or one per dimension). They
     are rescaled to [-1, 1] inside, and the policy answers in your units.
 
-    Raises `DataError` that names key and row for what cannot be used: NaN, wrong lengths, text, and so on.
+    What cannot be used (NaN, wrong lengths, text) raises a `DataError` that names key and row.
     """
     return build_dataset(
         {
@@ -85,7 +85,7 @@ def build_dataset(
     info: dict[str, Any] | None = None,
     copy: bool = False,
 ) -> OfflineDataset:
-    """The rules of `dataset_from_arrays` on a dict of columns; `where` is what errors are headed with."""
+    """The rules of `dataset_from_arrays` on a dict of columns; errors begin with `where`."""
     given = {key: value for key, value in columns.items() if value is not None}
     for key in ("observations", "actions", "rewards"):
         if key not in given:
@@ -161,7 +161,7 @@ def dataset_from_file(
 
 
 def _own(array: np.ndarray) -> np.ndarray:
-    """A copy, unless the array is many images in a file: they may be larger than memory."""
+    """A copy, unless the array is mapped: it may be larger than memory."""
     return array if is_mapped(array) else array.copy()
 
 
@@ -178,8 +178,7 @@ def _ends_and_masks(where: str, given: dict[str, Any], rows: int) -> tuple[np.nd
             raise fail(
                 where,
                 "terminals",
-                f", row {row}: every truncated row is also terminal, so it is unclear where to "
-                "bootstrap. If your "
+                f", row {row}: every truncated row is also terminal, so it is unclear where to bootstrap. If your "
                 "'terminals' are Gymnasium's terminated | truncated, pass `terminated` alone; otherwise pass "
                 "'masks' (1 = bootstrap).",
             )

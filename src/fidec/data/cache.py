@@ -1,4 +1,4 @@
-"""Where OGBench files are kept, and what is known of each: a small JSON file beside it.
+"""The directory for data files, and the record of each file: a small JSON file beside it.
 
 The directory is the argument, else the environment variable FIDEC_DATA_DIR, else the user's cache.
 """
@@ -36,7 +36,7 @@ def data_dir(cache_dir: str | Path | None = None) -> Path:
 def search_dirs(cache_dir: str | Path | None = None) -> list[Path]:
     """Where an OGBench file is looked for: the cache, then OGBench's own directory.
 
-    With an explicit `cache_dir` only that one, so that no other file is taken by surprise.
+    With an explicit `cache_dir` only there.
     """
     if cache_dir is not None:
         return [data_dir(cache_dir)]
@@ -55,7 +55,7 @@ def maker_record_path(path: str | Path) -> Path:
 
 
 def read_sidecar(path: str | Path) -> dict[str, Any]:
-    """What was recorded of a data file, by its maker or by us; empty if nothing was."""
+    """The record of a data file, of its maker or of the download; empty if there is none."""
     made = maker_record_path(path)
     if made.is_file():
         record, split = _read_json(made), "val" if Path(path).stem.endswith("-val") else "train"
@@ -70,14 +70,14 @@ def _read_json(side: Path) -> dict[str, Any]:
     try:
         facts = read_json(side)
     except RunError as error:
-        raise DataError(f"{error}; delete it to record the file anew.") from error
+        raise DataError(f"{error}; delete it, and the file is recorded again.") from error
     if not isinstance(facts.get("settings"), dict | None):
-        raise DataError(f"{side}: 'settings' is no JSON object; delete it to record the file anew.")
+        raise DataError(f"{side}: 'settings' is not a JSON object; delete it, and the file is recorded again.")
     return facts
 
 
 def write_sidecar(path: str | Path, **facts: Any) -> dict[str, Any]:
-    """Record a data file: SHA-256, size, and the given facts (`origin` is "downloaded" or "made")."""
+    """Record a data file: its SHA-256, its size and `facts` (`origin` is "downloaded", "unpacked" or "unknown")."""
     record = {**facts, "sha256": sha256_file(path), "bytes": Path(path).stat().st_size}
     side = sidecar_path(path)
     write_json(side, record)
@@ -89,11 +89,11 @@ def verify(path: str | Path) -> dict[str, Any]:
     facts = read_sidecar(path)
     expected = facts.get("sha256")
     if expected is not None:
-        found = sha256_file(path)
-        if found != expected:
+        actual = sha256_file(path)
+        if actual != expected:
             raise DataError(
-                f"{path}: SHA-256 is {found[:16]}... but its record says {str(expected)[:16]}...: the file "
-                "was changed or damaged. Make or download it again; if the change was meant, delete the .json "
+                f"{path}: SHA-256 is {actual[:16]}... but its record says {str(expected)[:16]}...: the file "
+                "was changed or damaged. Make or download it again. If you changed it on purpose, delete the .json "
                 "file beside it."
             )
     return facts

@@ -1,4 +1,4 @@
-"""What a data set is (`describe_dataset`), and what is odd about it (`check_dataset`), in words."""
+"""Describe a data set (`describe_dataset`) and report what is unusual about it (`check_dataset`)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """Findings in the order in which they were looked for, and the facts behind them."""
+    """The findings, in the order of the checks, and the facts behind them."""
 
     findings: tuple[Finding, ...]
     facts: dict[str, Any]
 
     @property
     def worst(self) -> Severity:
-        """The highest severity; "error" means: do not train on this."""
+        """The highest severity; do not train on data with an "error"."""
         return _ORDER[max((_ORDER.index(f.severity) for f in self.findings), default=0)]
 
     def to_text(self) -> str:
@@ -44,13 +44,13 @@ class Report:
         return "\n".join([description_text(self.facts), "", *lines, "", f"findings: {counts}"])
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """For JSON."""
         findings = [{"severity": f.severity, "topic": f.topic, "text": f.text} for f in self.findings]
         return {"worst": self.worst, "findings": findings, "facts": self.facts}
 
 
 def describe_dataset(dataset: OfflineDataset) -> dict[str, Any]:
-    """Facts of a data set as plain JSON-able data, for `fidec data show`."""
+    """Facts of a data set that JSON can hold, for `fidec data show`."""
     lengths = np.diff(dataset.episodes, axis=1)[:, 0]
     low, high = extremes(dataset.observations)
     values, counts = np.unique(lengths, return_counts=True)
@@ -122,7 +122,7 @@ def description_text(facts: dict[str, Any]) -> str:
 
 
 def check_dataset(dataset: OfflineDataset) -> Report:
-    """Look at everything that commonly goes wrong with offline data and say what was found."""
+    """Check for the common errors of offline data."""
     facts = describe_dataset(dataset)
     findings = [
         *_check_values(dataset),
@@ -140,23 +140,25 @@ def check_dataset(dataset: OfflineDataset) -> Report:
 
 
 def _check_values(dataset: OfflineDataset) -> list[Finding]:
-    found = []
+    findings = []
     for key in ("observations", "next_observations", "actions", "rewards"):
         array = getattr(dataset, key)
         if array.dtype.kind == "f" and not (finite := np.isfinite(array)).all():
             row = int(np.argwhere(~finite)[0][0])
-            found.append(Finding("error", "values", f"'{key}' is not finite, first in row {row}; repair or drop it."))
-    if not found:
-        found.append(Finding("ok", "values", "all numbers are finite."))
+            findings.append(
+                Finding("error", "values", f"'{key}' is not finite, first in row {row}; repair or drop it.")
+            )
+    if not findings:
+        findings.append(Finding("ok", "values", "all numbers are finite."))
     largest = float(np.abs(dataset.observations).max()) if dataset.observations.dtype.kind == "f" else 0.0
     if largest > 1000:
         text = f"observations reach {largest:.4g} in magnitude; networks learn better if they are scaled to about 1."
-        found.append(Finding("note", "scale", text))
-    return found
+        findings.append(Finding("note", "scale", text))
+    return findings
 
 
 def _check_constant(dataset: OfflineDataset) -> list[Finding]:
-    found = []
+    findings = []
     for key, advice in (
         ("observations", "they carry no information, which is harmless"),
         ("actions", "the policy will only ever see that value: is the right column stored?"),
@@ -164,13 +166,13 @@ def _check_constant(dataset: OfflineDataset) -> list[Finding]:
         low, high = extremes(getattr(dataset, key))
         constant = np.flatnonzero(low == high)
         if len(constant) == 0:
-            found.append(Finding("ok", "constant", f"no dimension of the {key} is constant."))
+            findings.append(Finding("ok", "constant", f"no dimension of the {key} is constant."))
         elif dataset.size > 1:
             names = ", ".join(map(str, constant[:10])) + (", ..." if len(constant) > 10 else "")
             severity = "note" if key == "observations" else "warning"
             text = f"{len(constant)} of {low.size} dimensions of the {key} are constant ({names}): {advice}."
-            found.append(Finding(severity, "constant", text))
-    return found
+            findings.append(Finding(severity, "constant", text))
+    return findings
 
 
 def _check_actions(dataset: OfflineDataset) -> Finding:
@@ -202,24 +204,23 @@ def _check_episodes(dataset: OfflineDataset, facts: dict[str, Any]) -> Finding:
 
 def _check_masks(dataset: OfflineDataset, facts: dict[str, Any]) -> list[Finding]:
     masked, done, cut = facts["masked_rows"], facts["ends_of_task"], facts["ends_by_cut"]
-    found = []
+    findings = []
     if not np.isin(dataset.masks, (0.0, 1.0)).all():
-        found.append(Finding("error", "masks", "some masks are neither 0 nor 1."))
+        findings.append(Finding("error", "masks", "some masks are neither 0 nor 1."))
     text = f"{done} trajectories end with their task (mask 0) and {cut} were cut (mask 1, bootstrapped)."
-    found.append(Finding("ok", "terminals", text))
+    findings.append(Finding("ok", "terminals", text))
     lengths = facts["episode_length"]
     if done and not cut and facts["episodes"] > 3 and lengths["min"] == lengths["max"] > 1:
         text = (
-            f"all {done} episodes have exactly {lengths['max']} steps and all end with mask 0. If "
-            "that is a time "
-            "limit, mark it as a truncation, or values will be too low: the future after a cut still counts."
+            f"all {done} episodes have exactly {lengths['max']} steps and all end with mask 0. If that is a time "
+            "limit, mark it as a truncation, or values will be too low: rewards after a time limit still count."
         )
-        found.append(Finding("warning", "terminals", text))
+        findings.append(Finding("warning", "terminals", text))
     inside = masked - done
     if inside:
-        text = f"{inside} rows inside trajectories have mask 0: the data goes on after the task was solved."
-        found.append(Finding("ok" if dataset.source.startswith("ogbench:") else "note", "masks", text))
-    return found
+        text = f"{inside} rows inside trajectories have mask 0: the trajectory continues after the task was solved."
+        findings.append(Finding("ok" if dataset.source.startswith("ogbench:") else "note", "masks", text))
+    return findings
 
 
 def _check_rewards(dataset: OfflineDataset, facts: dict[str, Any]) -> Finding:
@@ -246,10 +247,8 @@ def _check_next(dataset: OfflineDataset) -> Finding:
         broken += len(bad)
     if broken:
         text = (
-            f"in {broken} rows ({_share(broken, dataset.size)}) the next observation is not the "
-            "observation of the next "
-            f"row of the same episode, first in row {first}: an unmarked episode end, shuffled rows, "
-            "or noise."
+            f"in {broken} rows ({_share(broken, dataset.size)}) the next observation is not the observation of the "
+            f"next row of the same episode, first in row {first}: an unmarked episode end, shuffled rows, or noise."
         )
         return Finding("warning", "next state", text)
     return Finding("ok", "next state", "every next observation is the next row's observation within its episode.")
@@ -281,29 +280,28 @@ def _row_hashes(array: np.ndarray) -> np.ndarray:
 def _explain_ogbench(dataset: OfflineDataset, facts: dict[str, Any]) -> list[Finding]:
     worst = int(dataset.rewards.min())
     masked, rows = facts["masked_rows"], dataset.size
-    found = [
+    findings = [
         Finding(
             "ok",
             "ogbench",
-            f"a reward is minus the number of goals not yet met (here {worst} to "
-            f"{int(dataset.rewards.max())}; 0 means "
-            "that all of them are); a mask is 0 exactly in those solved states, judged before the action. "
-            "Trajectories are play or exploration and run through success.",
+            f"a reward is minus the number of goals not yet met (here {worst} to {int(dataset.rewards.max())}; 0: all "
+            "are met); a mask is 0 exactly in these solved states, judged before the action. "
+            "Trajectories are play or exploration and continue after success.",
         )
     ]
     if masked == 0:
         text = "no row solves the task: rewards never reach 0, so there is nothing to learn from. More rows?"
-        found.append(Finding("warning", "success", text))
+        findings.append(Finding("warning", "success", text))
     else:
         severity: Severity = "note" if masked < 0.001 * rows else "ok"
-        found.append(Finding(severity, "success", f"{masked} rows ({_share(masked, rows)}) solve the task."))
+        findings.append(Finding(severity, "success", f"{masked} rows ({_share(masked, rows)}) solve the task."))
     if facts["info"].get("regenerated") is not False:
         text = (
             f"not known to be OGBench's official file (origin: {facts['info'].get('origin')}); "
             f"report scores as 'regenerated, {facts['info'].get('rows')} rows'."
         )
-        found.append(Finding("note", "origin", text))
-    return found
+        findings.append(Finding("note", "origin", text))
+    return findings
 
 
 def _histogram(rewards: np.ndarray) -> list[list[Any]]:

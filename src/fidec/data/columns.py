@@ -1,7 +1,7 @@
-"""The hard checks on single arrays: what cannot be repaired is refused, naming file, key and row.
+"""Checks of single arrays: what cannot be used raises a DataError that names file, key and row.
 
-Every function takes `where` (a file name, or the name that the user gave) and `key`, and returns the array
-in the dtype that `OfflineDataset` uses.
+Every function takes `where` (a file name, or the name that the user gave) and `key`, and returns the array in the
+dtype that `OfflineDataset` uses.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def existing_file(path: str | Path) -> Path:
 
 
 def require_keys(where: str, present: Collection[str], needed: tuple[str, ...]) -> None:
-    """Say which key is missing, and which there are."""
+    """Raise a DataError if a key is missing; it names the keys of the file."""
     for key in needed:
         if key not in present:
             hint = ""
@@ -56,17 +56,17 @@ def require_keys(where: str, present: Collection[str], needed: tuple[str, ...]) 
 
 
 def first_true(bad: np.ndarray) -> tuple[int, ...]:
-    """Index of the first True, as plain integers."""
+    """Index of the first True."""
     return tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))
 
 
 def numbers(where: str, key: str, value: object) -> np.ndarray:
-    """A real numeric or boolean array; objects, text, complex numbers and records are refused."""
+    """An array of real numbers or booleans; objects, text, complex numbers and records are errors."""
     if isinstance(value, MappedRows):
         return cast(np.ndarray, value)
     try:
         array = np.asarray(value)
-    except Exception as error:  # ragged lists, odd array-likes
+    except Exception as error:  # ragged lists and other objects that NumPy cannot convert
         raise fail(where, key, f" is not an array of numbers ({error}); give rows of equal shape.") from error
     if array.dtype.kind not in "biuf":
         what = {
@@ -77,7 +77,7 @@ def numbers(where: str, key: str, value: object) -> np.ndarray:
             "V": "records",
         }
         kind = what.get(array.dtype.kind, array.dtype.name)
-        raise fail(where, key, f" holds {kind} (dtype {array.dtype}); store plain float32 numbers instead.")
+        raise fail(where, key, f" holds {kind} (dtype {array.dtype}); store float32 numbers instead.")
     return array
 
 
@@ -92,7 +92,7 @@ def check_length(where: str, key: str, array: np.ndarray, rows: int) -> None:
 
 
 def to_float32(where: str, key: str, array: np.ndarray) -> np.ndarray:
-    """Cast, and refuse NaN, infinity and what float32 cannot hold."""
+    """Cast to float32; NaN, infinity and numbers that float32 cannot hold are errors."""
     with np.errstate(over="ignore", invalid="ignore"):
         cast = array.astype(np.float32, copy=False)
     finite = np.isfinite(cast)
@@ -206,10 +206,8 @@ def action_array(
             key,
             f", row {row}, dimension {dim}: {array[row, dim]} lies outside {span} "
             f"({int(outside.any(axis=1).sum())} such rows; dimension {dim} spans "
-            f"[{array[:, dim].min()}, {array[:, dim].max()}]). Pass action_low and action_high, the "
-            "bounds of the "
-            "environment's action space (in a file: keys of these names); the policy then answers in "
-            "your units. "
+            f"[{array[:, dim].min()}, {array[:, dim].max()}]). Pass action_low and action_high, the bounds of the "
+            "environment's action space (in a file: keys of these names); the policy then answers in your units. "
             "If the environment clips its actions, clip them in the data too.",
         )
     return np.clip(unit, -ACTION_LIMIT, ACTION_LIMIT)

@@ -5,11 +5,11 @@
     a0   a1   a2   a3    | a0   a1   a2        actions
     s1   s2   s3   s4    | s1   s2   s3        next_observations
     a1   a2   a3   a3    | a1   a2   a2        next_actions: the last one repeats
-    0    0    0    1     | 0    0    1         terminals: a trajectory ends here, for whatever reason
-    1    1    1    1     | 1    1    0         masks: 0 where the task ended, so nothing is bootstrapped
+    0    0    0    1     | 0    0    1         terminals: a trajectory ends here, for any reason
+    1    1    1    1     | 1    1    0         masks: 0 where the task ended, so there is no bootstrapping
 
-Terminals and masks differ. A time limit ends a trajectory and leaves the mask at 1; in OGBench a trajectory
-goes on through success, so that a mask may be 0 in its middle. Only masks enter the TD target.
+Terminals and masks differ. A time limit ends a trajectory and leaves the mask at 1. In OGBench a trajectory continues
+after success, so a mask may be 0 in its middle. Only masks enter the TD target.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class OfflineDataset:
     `observations` and `next_observations` are float32 (uint8 for images), `actions` float32 in [-1, 1],
     `rewards` and `masks` float32, `terminals` bool. Row i of `episodes` (E, 2) is [start, stop) of a
     trajectory. `action_low` and `action_high` are the user's own action bounds if they are not [-1, 1].
-    The arrays are read-only. Many images stay in their file: the two columns of observations are then `MappedRows`,
-    which are indexed like arrays, and `mapped` is True.
+    The arrays are read-only. A large set of images stays in its file: the two columns of observations are then
+    `MappedRows`, which are indexed like arrays, and `mapped` is True.
     """
 
     observations: np.ndarray
@@ -104,7 +104,7 @@ class OfflineDataset:
 
     @property
     def spec(self) -> Spec:
-        """What a method has to know of this data."""
+        """What a method needs to know about this data."""
         from fidec.types import Spec
 
         return Spec(
@@ -117,7 +117,7 @@ class OfflineDataset:
 
     @cached_property
     def sha256(self) -> str:
-        """Hash of the content: equal arrays have equal hashes, whatever file they came from."""
+        """Hash of the content: equal arrays have equal hashes, from any file."""
         digest = hashlib.sha256()
         arrays = {key: getattr(self, key) for key in _ARRAYS}
         if self.action_low is not None:
@@ -139,8 +139,8 @@ class OfflineDataset:
     def returns(self, discount: float) -> np.ndarray:
         """The discounted return from every row on: G = r + gamma m G', float32.
 
-        A trajectory that was cut off, not ended, is continued by its last reward for ever, G = r / (1 - gamma): so a
-        failure at -1 a step is worth what it would be without the time limit, and not more towards its end.
+        A trajectory that was cut by a time limit is continued with its last reward for ever, G = r / (1 - gamma). So
+        the return of a failure at -1 per step does not depend on how close the time limit is.
         """
         if not 0 <= discount < 1:
             raise DataError(f"{self.name}: returns need a discount in [0, 1), not {discount}.")
@@ -148,18 +148,18 @@ class OfflineDataset:
 
 
 def returns_of(rewards: np.ndarray, masks: np.ndarray, terminals: np.ndarray, discount: float) -> np.ndarray:
-    """`OfflineDataset.returns`, of bare columns in time order."""
-    found = rewards.astype(np.float64)
+    """`OfflineDataset.returns`, for columns in time order."""
+    returns = rewards.astype(np.float64)
     decay = discount * masks.astype(np.float64)
     carry = np.where(terminals, 0.0, decay)
-    found += np.where(terminals, decay * found / (1.0 - discount), 0.0)
-    # G_i = found_i + carry_i G_(i + ahead) holds all along; each round doubles `ahead`, until nothing is carried.
+    returns += np.where(terminals, decay * returns / (1.0 - discount), 0.0)
+    # Invariant: G_i = returns_i + carry_i G_(i + ahead). Each round doubles `ahead`, until nothing is carried.
     ahead = 1
     while carry.any():
-        found[:-ahead] += carry[:-ahead] * found[ahead:]
+        returns[:-ahead] += carry[:-ahead] * returns[ahead:]
         carry[:-ahead] *= carry[ahead:]
         ahead *= 2
-    return found.astype(np.float32)
+    return returns.astype(np.float32)
 
 
 def episodes_of(terminals: np.ndarray) -> np.ndarray:

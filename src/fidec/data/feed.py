@@ -1,8 +1,8 @@
-"""How a training loop gets its batches: in chunks of successive steps, drawn on the device or on the host.
+"""Batches for a training loop: chunks of successive steps, drawn on the device or on the host.
 
-Which rows make the batch of a step is a function of the seed and the step, so both draw the same chunks, and one
-compiled loop goes through them: where the data lies changes no bit of a result. Data that is too large for the device
-stays in memory or in its file; a thread gathers the rows of the next chunk while the device works on this one.
+The rows of a batch are a function of the seed and the step, so both draw the same chunks and give the same bits. Data
+that is too large for the device stays in memory or in its file; a thread gathers the rows of the next chunk while the
+device works on this one.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class Feed(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop whatever works in the background."""
+        """Stop the background thread."""
 
 
 class DeviceFeed:
-    """Chunks drawn on the device, from data that lies there."""
+    """Chunks drawn on the device, from data in its memory."""
 
     def __init__(self, data: Drawable, seed: int, batch_size: int, sampling: Sampling):
         one = partial(drawn, count=batch_size, settings=sampling)
@@ -72,7 +72,7 @@ class DeviceFeed:
     def at(self, step: int) -> tuple[Chunk, int]:
         first = step - step % self.steps
         if self._now is None or self._now[0] != first:
-            self._now = None  # its memory is free for the next
+            self._now = None  # free its memory for the next
             self._now = first, Chunk(self._draw(self.data, np.int32(first)), np.int32(first))
         return self._now[1], first + self.steps
 
@@ -105,7 +105,7 @@ class HostFeed:
     def at(self, step: int) -> tuple[Chunk, int]:
         first = step - step % self.steps
         if self._now is None or self._now[0] != first:
-            self._now = None  # its memory is free for the chunk after the next
+            self._now = None  # free its memory for the chunk after the next
             ready = self._coming.pop(first, None) or self._thread.submit(self._chunk, first)
             self._now = first, ready.result()
             self._coming = {first + self.steps: self._thread.submit(self._chunk, first + self.steps)}
@@ -132,9 +132,9 @@ def make_feed(
     discount: float | None = None,
     limit: float | None = None,
 ) -> Feed:
-    """One data set, or two that are mixed: on the device if they take at most `limit` bytes there, else on the host.
+    """One data set, or two that are mixed: on the device if they take at most `limit` bytes, else on the host.
 
-    Without a limit it is half of the memory that is free. A `discount` adds returns.
+    The default limit is half of the free memory. A `discount` adds returns.
     """
     sources = [host_source(dataset, sampling.frame_stack, discount) for dataset in datasets]
     if sum(dataset.nbytes for dataset in datasets) > (free_memory() / 2 if limit is None else limit):
@@ -150,7 +150,7 @@ def batch_of(chunk: Chunk, step: Any, key: PRNGKey, sampling: Sampling) -> Batch
 
 
 def free_memory() -> float:
-    """Bytes that are free on the device, or for the CPU in the machine."""
+    """Free bytes of the device, or of the machine if the device is its CPU."""
     stats = jax.local_devices()[0].memory_stats() or {}
     if "bytes_limit" in stats:
         return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
@@ -162,7 +162,7 @@ def free_memory() -> float:
 
 
 def _host_device() -> Any:
-    """The host's own, as an accelerator is busy with the steps before; None (the default) if JAX may not use it."""
+    """The CPU, because an accelerator is busy with earlier steps; None (the default device) if JAX may not use it."""
     try:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError:  # such as JAX_PLATFORMS=cuda
@@ -170,7 +170,7 @@ def _host_device() -> Any:
 
 
 def _layout(batch: Batch) -> tuple[int, Chunk]:
-    """How many steps make a chunk, and its shapes, for drawn rows of these shapes."""
+    """The number of steps of a chunk and its shapes, for a batch of these shapes."""
     size = sum(column.size * column.dtype.itemsize for column in jax.tree.leaves(batch))
     steps = int(np.clip(CHUNK_BYTES // size, 1, CHUNK_STEPS))
     rows = jax.tree.map(lambda column: jax.ShapeDtypeStruct((steps, *column.shape), column.dtype), batch)
@@ -178,12 +178,12 @@ def _layout(batch: Batch) -> tuple[int, Chunk]:
 
 
 def _step_keys(seed: int, first: Any, steps: int) -> jax.Array:
-    """The keys by which the batches of these steps are drawn."""
+    """The keys of the batches of these steps."""
     return jax.vmap(partial(rng.at, rng.stream(seed, "batch")))(first + jnp.arange(steps, dtype=jnp.int32))
 
 
 def _take(source: Source, numbers: np.ndarray, frame_stack: int) -> Batch:
-    """Rows of a source on the host, of any shape of numbers: what `sampling.drawn` gathers on the device."""
+    """Gather rows on the host, for row numbers of any shape, as `sampling.drawn` does on the device."""
     flat, frames = numbers.ravel(), source.rows.observations
     rows = jax.tree.map(lambda column: column[flat], source.rows._replace(observations=None))
     if frame_stack > 1:

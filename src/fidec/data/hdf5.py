@@ -1,7 +1,7 @@
-"""HDF5, read without trust, and the D4RL layout.
+"""Read HDF5 files that may be damaged or hostile.
 
-An HDF5 file may point at other files of this machine (external links, external storage, virtual data sets)
-and may declare any size it likes. All of that is refused before anything is read.
+An HDF5 file may refer to other files of this machine (external links, external storage, virtual data sets) and may
+declare any size. Both are errors before anything is read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UNWRITTEN = 64 * 2**20
 
 @contextmanager
 def open_hdf5(path: str | Path) -> Iterator[h5py.File]:
-    """Open for reading; whatever HDF5 raises on a broken file becomes a DataError."""
+    """Open for reading; every error that HDF5 raises on a broken file becomes a DataError."""
     file = existing_file(path)
     try:
         with h5py.File(file, "r") as handle:
@@ -43,7 +43,7 @@ def place(item: h5py.Group | h5py.Dataset) -> str:
 
 
 def child(group: h5py.Group, key: str, where: str) -> Any:
-    """A direct member of a group, if it is stored in this very file."""
+    """A direct member of a group, which must be stored in this file."""
     link = group.get(key, getlink=True)
     full = f"{place(group)}/{key}".lstrip("/")
     if not isinstance(link, h5py.HardLink):
@@ -51,7 +51,7 @@ def child(group: h5py.Group, key: str, where: str) -> Any:
         raise fail(
             where,
             full,
-            f" is {kind.get(type(link), 'not stored here')}; refused. Copy the data into the file itself.",
+            f" is {kind.get(type(link), 'not stored here')}, which is not read. Copy the data into the file itself.",
         )
     return group[key]
 
@@ -64,19 +64,19 @@ def check_links(group: h5py.Group, where: str) -> None:
 
 
 def read_array(group: h5py.Group, key: str, where: str) -> np.ndarray:
-    """One array, after checking where its bytes lie and that there can be as many as it declares."""
+    """One array, after checks that its bytes are in this file and that there are as many as it declares."""
     item = child(group, key, where)
     full = place(item)
     if not isinstance(item, h5py.Dataset):
         raise fail(where, full, " is a group; expected an array.")
     if item.external is not None:
-        raise fail(where, full, " keeps its bytes in another file (external storage); refused.")
+        raise fail(where, full, " keeps its bytes in another file (external storage), which is not read.")
     if item.is_virtual:
-        raise fail(where, full, " is a virtual data set, which may show other files; refused.")
+        raise fail(where, full, " is a virtual data set, which may show other files and is not read.")
     if item.shape is None:
         raise fail(where, full, " is empty; expected an array of numbers.")
     if item.dtype.kind not in "biuf":
-        raise fail(where, full, f" has dtype {item.dtype}; expected plain numbers.")
+        raise fail(where, full, f" has dtype {item.dtype}; expected numbers.")
     plist = item.id.get_create_plist()
     filters = {plist.get_filter(i)[0] for i in range(plist.get_nfilters())}
     if not filters <= _FILTERS:
@@ -97,7 +97,7 @@ def read_array(group: h5py.Group, key: str, where: str) -> np.ndarray:
 
 
 def read_columns(file: Path, keys: tuple[str, ...], *, needed: tuple[str, ...]) -> dict[str, np.ndarray]:
-    """The arrays of a flat file that are there, if all that are `needed` are."""
+    """The arrays of a flat file among `keys`; those in `needed` must exist."""
     where = str(file)
     with open_hdf5(file) as handle:
         check_links(handle, where)

@@ -25,12 +25,12 @@ class CachedFile:
     problem: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """For JSON."""
         return asdict(self)
 
 
 def list_cache(cache_dir: str | Path | None = None) -> list[CachedFile]:
-    """The data files of the search directories, by name. Headers only: quick, and nothing is hashed."""
+    """The data files of the search directories, by name. Only headers are read."""
     return [
         _describe(path)
         for folder in search_dirs(cache_dir)

@@ -1,7 +1,7 @@
-"""Arrays that stay on the disk: mapped into memory, read a few rows at a time.
+"""Arrays that stay on the disk: mapped into memory and read a few rows at a time.
 
-Images are mapped, never loaded whole. A next observation is the same picture as the following row's observation, so
-both columns of a data set are views of one mapped array.
+A next observation is the image of the following row's observation, so both columns of a data set are views of one
+mapped array.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 MAPPED_BYTES = 2**26  # smaller arrays of images are read into memory
-CHUNK_BYTES = 2**24  # read at a time by whatever goes through a whole array
+CHUNK_BYTES = 2**24  # read at a time by functions that process all rows
 
 
 def worth_mapping(shape: tuple[int, ...], dtype: np.dtype) -> bool:
@@ -22,7 +22,7 @@ def worth_mapping(shape: tuple[int, ...], dtype: np.dtype) -> bool:
 
 
 class MappedRows:
-    """Rows of a mapped array in an order of their own. It is indexed like an array, along its first axis."""
+    """Rows of a mapped array in any order. It is indexed like an array, along its first axis."""
 
     def __init__(self, frames: np.ndarray, rows: np.ndarray):
         self.frames, self.rows = frames, rows
@@ -56,7 +56,7 @@ class MappedRows:
 
 
 def is_mapped(array: Any) -> bool:
-    """Whether an array is many images in a file, where nobody can change them through us."""
+    """Whether an array is a large set of images in a file that was opened read-only."""
     if isinstance(array, np.ndarray) and not worth_mapping(array.shape, array.dtype):
         return False  # a small file that a user has mapped
     while isinstance(array, np.ndarray) and not array.flags.writeable:
@@ -65,13 +65,13 @@ def is_mapped(array: Any) -> bool:
 
 
 def take(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """`array[rows]` for row numbers or a mask: a copy, or a view of what is mapped."""
+    """`array[rows]` for row numbers or a mask: a copy, or a view of a mapped array."""
     if not is_mapped(array):
         return array[rows]
     numbers = np.flatnonzero(rows) if rows.dtype == bool else rows
     if isinstance(array, MappedRows):
         array, numbers = array.frames, array.rows[numbers]
-    # Not a NumPy array, but all that the package asks of a column: length, shape, type, reads along the first axis.
+    # Not a NumPy array, but it has what the package uses of a column: length, shape, dtype, reads along one axis.
     return cast(np.ndarray, MappedRows(array, numbers))
 
 
@@ -94,5 +94,5 @@ def chunks(array: np.ndarray) -> Iterator[np.ndarray]:
 
 def extremes(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The smallest and the largest value of every dimension."""
-    found = [(part.min(axis=0), part.max(axis=0)) for part in chunks(array)]
-    return np.min([low for low, _ in found], axis=0), np.max([high for _, high in found], axis=0)
+    pairs = [(part.min(axis=0), part.max(axis=0)) for part in chunks(array)]
+    return np.min([low for low, _ in pairs], axis=0), np.max([high for _, high in pairs], axis=0)

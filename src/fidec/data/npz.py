@@ -27,7 +27,7 @@ def npz_headers(path: str | Path) -> dict[str, Header]:
 
 
 def read_npz(path: str | Path, keys: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
-    """The arrays of an archive (those among `keys`, if given), large images mapped. Nothing is ever unpickled."""
+    """The arrays of an archive (those among `keys`, if given); large images are mapped. Nothing is unpickled."""
     file = existing_file(path)
     arrays = {}
     with _open_zip(file) as archive:
@@ -45,15 +45,15 @@ def read_npz(path: str | Path, keys: tuple[str, ...] | None = None) -> dict[str,
                     stream.read(1)  # the end of the member, where zipfile verifies its CRC
             except DataError:
                 raise
-            except Exception as error:  # whatever a parser makes of hostile bytes, the file is broken
+            except Exception as error:  # any error of a parser on hostile bytes
                 raise fail(str(file), key, f" cannot be read ({_short(error)}); the file is damaged.") from error
     return arrays
 
 
 def write_npz(file: IO[bytes], members: Mapping[str, tuple[Header, Iterable[np.ndarray]]]) -> None:
-    """What `np.savez` writes, byte for byte, from arrays that come in parts: {key: ((shape, dtype), parts)}.
+    """Write what `np.savez` writes, byte for byte, from arrays in parts: {key: ((shape, dtype), parts)}.
 
-    Not compressed, so that a reader may map the arrays where they lie.
+    It is not compressed, so that a reader can map the arrays.
     """
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for key, ((shape, dtype), parts) in members.items():
@@ -69,9 +69,8 @@ def _open_zip(file: Path) -> zipfile.ZipFile:
         return zipfile.ZipFile(file)
     except Exception as error:
         raise DataError(
-            f"{file}: not a readable .npz archive ({_short(error)}). If it was cut short, make or "
-            "download it again; "
-            "pickled files (.pkl, .npy with objects) are never opened."
+            f"{file}: not a readable .npz archive ({_short(error)}). If it is incomplete, make or download it again. "
+            "Pickled files (.pkl, .npy with objects) are never opened."
         ) from error
 
 
@@ -110,15 +109,14 @@ def _header(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> He
         raise fail(
             where,
             key,
-            " holds Python objects, which would have to be unpickled; refused. Save plain numbers.",
+            " holds Python objects, which would have to be unpickled and are not read. Save arrays of numbers.",
         )
     needed = math.prod(shape) * dtype.itemsize
     if needed + start != member.file_size:
         raise fail(
             where,
             key,
-            f" claims shape {shape} of {dtype} ({needed} bytes) but the archive holds "
-            f"{member.file_size - start}; "
+            f" claims shape {shape} of {dtype} ({needed} bytes) but the archive holds {member.file_size - start}; "
             "the file is damaged.",
         )
     if member.file_size > MAX_RATIO * member.compress_size + 1024:

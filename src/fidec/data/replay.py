@@ -1,8 +1,8 @@
-"""A replay buffer: a ring of transitions as a pytree, so that it lives inside compiled loops and checkpoints.
+"""A replay buffer: a ring of transitions as a pytree, for compiled loops and checkpoints.
 
-The newest transition overwrites the oldest one. A buffer that starts with N offline rows keeps them only as long as
-there are free slots after them. With capacity N + 1, which the FQL code gives to the data sets of two million rows,
-the second transition that is added already takes the place of the first offline row.
+The newest transition overwrites the oldest one. A buffer that starts with N offline rows keeps all of them only while
+there are free slots. With capacity N + 1, which the FQL code uses for data sets of two million rows, the second
+transition that is added already replaces the first offline row.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Replay(NamedTuple):
 
 
 def empty(example: Batch, capacity: int) -> Replay:
-    """A buffer without transitions, for rows like those of `example` (arrays, or their shapes, of any length)."""
+    """An empty buffer for rows like those of `example` (arrays or their shapes, of any length)."""
     if capacity < 1:
         raise ConfigError(f"the capacity of a replay buffer must be at least 1, not {capacity}")
     rows = jax.tree.map(lambda x: jnp.zeros((capacity, *x.shape[1:]), x.dtype), example)
@@ -38,7 +38,7 @@ def empty(example: Batch, capacity: int) -> Replay:
 
 
 def of(batch: Batch, capacity: int) -> Replay:
-    """A buffer that starts with all rows of `batch`, the first of them the oldest, and free slots after them."""
+    """A buffer that starts with all rows of `batch`, the oldest first, and free slots after them."""
     count = batch.rewards.shape[0]
     if capacity < count:
         raise ConfigError(f"a replay buffer of capacity {capacity} cannot start with {count} transitions")
@@ -46,7 +46,7 @@ def of(batch: Batch, capacity: int) -> Replay:
 
 
 def add(replay: Replay, transitions: Batch) -> Replay:
-    """Append rows, in their order; of more rows than the capacity the last ones stay. Works inside jit."""
+    """Append rows in their order; if there are more rows than slots, the last ones stay. Works inside jit."""
     check_columns(replay.rows, transitions, ("the replay buffer", "the new transitions"))
     count, capacity = transitions.rewards.shape[0], replay.capacity
     skipped = max(0, count - capacity)
@@ -60,20 +60,20 @@ def add(replay: Replay, transitions: Batch) -> Replay:
 
 
 def follow(replay: Replay, transitions: Batch, before: ArrayLike) -> Replay:
-    """Append rows of running episodes: each also tells an earlier one, in slot `before`, its next action.
+    """Append rows of running episodes, and store each action as the next action of the row in slot `before`.
 
-    -1 stands for none, at the start of an episode. Until the next step is taken a row's next action is its own, as at
-    the end of a trajectory.
+    `before` is -1 at the start of an episode. Until the next step is taken, a row's next action is its own action, as
+    at the end of a trajectory.
     """
-    slots = jnp.where(before < 0, replay.capacity, before)  # beyond the end: dropped
+    slots = jnp.where(before < 0, replay.capacity, before)  # outside the buffer: dropped
     told = replay.rows.next_actions.at[slots].set(transitions.actions, mode="drop")
     return add(replay._replace(rows=replay.rows._replace(next_actions=told)), transitions)
 
 
 def sample(replay: Replay, key: PRNGKey, count: int) -> Batch:
-    """`count` rows, uniform with replacement over what is filled: a function of the key alone.
+    """`count` rows, uniform with replacement over the filled slots: a function of the key.
 
-    An empty buffer is refused where its size can be seen. Inside jit it cannot, and the rows are zeros: add first.
+    Sampling from an empty buffer is an error outside jit. Inside jit its size is not known, and the rows are zeros.
     """
     if not isinstance(replay.filled, Tracer) and int(replay.filled) == 0:
         raise DataError("the replay buffer is empty: add transitions before sampling")
@@ -82,7 +82,7 @@ def sample(replay: Replay, key: PRNGKey, count: int) -> Batch:
 
 
 def check_columns(first: Batch, second: Batch, names: tuple[str, str]) -> None:
-    """Refuse rows of another shape, which would be broadcast in silence, and columns that only one of the two has."""
+    """Raise a ConfigError for rows of different shapes, which would be broadcast, and for columns that one lacks."""
     for column, ours, theirs in zip(Batch._fields, first, second, strict=True):
         shapes = [None if x is None else tuple(x.shape[1:]) for x in (ours, theirs)]
         if shapes[0] != shapes[1]:

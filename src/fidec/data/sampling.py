@@ -1,7 +1,7 @@
-"""What a training loop draws its batches from: transitions of one data set or of two.
+"""Draw batches from one data set, from two, or from a replay buffer.
 
-A batch is a pure function of (source, key), so a run needs no state of a sampler. Images are stored as single frames;
-they are stacked and shifted as they are drawn. The row indices never depend on whether that is done.
+A batch is a pure function of (source, key), so there is no sampler state. Images are stored as single frames; they
+are stacked and shifted when they are drawn. The row indices do not depend on stacking or shifting.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fidec.errors import ConfigError
 from fidec.ops import images
 from fidec.types import ArrayLike, Batch, PRNGKey, Spec
 
-# Positions below a step's key. Small numbers will not do: `jax.random.split` counts with them.
+# Positions below a step's key. They are large numbers because `jax.random.split` uses small ones.
 _SECOND, _SHIFT = zlib.crc32(b"second"), zlib.crc32(b"shift")
 
 
@@ -35,29 +35,29 @@ class Source(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """Two sources, of which each batch takes its share: first the offline rows, then those of the second."""
+    """Two sources. Each batch takes a share of both: first the offline rows, then those of the second."""
 
     offline: Source | Batch
     second: Source | Batch | Replay
 
 
 class Joined(NamedTuple):
-    """Offline rows and those that were collected since, drawn as from one ring of `Sampling.capacity` slots.
+    """Offline rows and rows that were collected online, drawn as from one ring of `Sampling.capacity` slots.
 
-    The offline rows fill its first slots, new rows the free ones after them; once all are full, the newest row takes
-    the place of the oldest, which is at first an offline one. The offline rows themselves are never copied or moved.
+    The offline rows fill its first slots, new rows the free slots after them. When all slots are full, the newest row
+    replaces the oldest, which is an offline row at first. The offline rows are never copied or moved.
     """
 
     offline: Source | Batch
     online: Replay
 
 
-Drawable = Source | Mixture | Joined | Replay | Batch  # a bare Batch is a Source whose trajectories are not known
+Drawable = Source | Mixture | Joined | Replay | Batch  # a Batch is a Source without the starts of trajectories
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How batches are drawn: everything about it that is static."""
+    """How batches are drawn: the static settings."""
 
     frame_stack: int = 1
     """Frames that make an observation."""
@@ -66,7 +66,7 @@ class Sampling:
     fraction: float = 0.5
     """Share of the second source in a mixture."""
     capacity: int = 0
-    """Slots of the ring that joined sources stand for."""
+    """Slots of the ring of joined sources."""
 
     @classmethod
     def of(cls, spec: Spec, frame_stack: int, augment: float, fraction: float) -> Sampling:
@@ -83,7 +83,7 @@ def source_of(dataset: OfflineDataset, frame_stack: int = 1, discount: float | N
 
 
 def host_source(dataset: OfflineDataset, frame_stack: int = 1, discount: float | None = None) -> Source:
-    """A data set where it lies, in memory or mapped from its file (see `fidec.data.feed`)."""
+    """A data set on the host, in memory or mapped from its file (see `fidec.data.feed`)."""
     rows = dataset.batch(discount)
     if frame_stack == 1:
         return Source(rows)
@@ -92,7 +92,7 @@ def host_source(dataset: OfflineDataset, frame_stack: int = 1, discount: float |
 
 
 def parts(count: int, fraction: float, name: str = "buffer_fraction") -> tuple[int, int]:
-    """How many of `count` rows come from the offline source and how many from the second."""
+    """How many of `count` rows come from the offline source, and how many from the second."""
     second = round(count * fraction)
     if not 0 < second < count:
         raise ConfigError(f"a batch of {count} rows cannot be shared by two data sets at {name} {fraction}")
@@ -115,7 +115,7 @@ def draw(source: Drawable, key: PRNGKey, count: int, settings: Sampling = PLAIN)
 
 
 def drawn(source: Drawable, key: PRNGKey, count: int, settings: Sampling) -> Batch:
-    """The rows of a batch, gathered; `finish` makes the batch of them."""
+    """Gather the rows of a batch; `finish` makes the batch from them."""
     if isinstance(source, Mixture):
         shares = zip(source, source_keys(key), parts(count, settings.fraction), strict=True)
         first, second = (_rows(each, its_key, share, settings.frame_stack) for each, its_key, share in shares)
@@ -127,7 +127,7 @@ def drawn(source: Drawable, key: PRNGKey, count: int, settings: Sampling) -> Bat
 
 
 def finish(batch: Batch, key: PRNGKey, settings: Sampling) -> Batch:
-    """What is left to do with drawn rows, on the device: the stack of the next frame, and random shifts."""
+    """Complete drawn rows on the device: stack the next frame, and shift images at random."""
     if settings.frame_stack > 1:
         following = images.push(batch.observations, batch.next_observations)
         batch = batch._replace(next_observations=following)
@@ -139,14 +139,14 @@ def finish(batch: Batch, key: PRNGKey, settings: Sampling) -> Batch:
 
 
 def _rows(source: Source | Batch | Replay, key: PRNGKey, count: int, frame_stack: int) -> Batch:
-    """Drawn rows: observations are stacked, next observations are single frames. A `Replay` holds them so."""
+    """Drawn rows: observations are stacked, next observations are single frames, as in a `Replay`."""
     if isinstance(source, Replay):
         return replay.sample(source, key, count)
     return _gather(source, row_numbers(key, count, _size(source)), frame_stack)
 
 
 def _joined(source: Joined, key: PRNGKey, count: int, settings: Sampling) -> Batch:
-    """Collected row j lies in slot (offline rows + j) mod capacity; a slot that none has reached is offline."""
+    """Collected row j is in slot (offline rows + j) mod capacity; the other slots hold offline rows."""
     size, filled = _size(source.offline), source.online.filled
     if settings.capacity < size:
         raise ConfigError(f"a ring of {settings.capacity} slots cannot hold the {size} offline rows")

@@ -1,7 +1,7 @@
-"""Large images in a NumPy archive, mapped: where they lie if they are stored, from a copy if they are compressed.
+"""Map large images of a NumPy archive: inside the archive if they are stored, from a copy if they are compressed.
 
-A compressed array is unpacked once, into a `.npy` file beside the archive (or in the user's cache, if that place is
-read-only or full). The JSON file next to it has its SHA-256, and the checksum of the archive's member that it is of.
+A compressed array is unpacked once, into a `.npy` file beside the archive (or in the user's cache, if that directory
+is read-only or full). A JSON file records its SHA-256 and the checksum of its member of the archive.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def _data_offset(file: Path, member: zipfile.ZipInfo) -> int:
 
 
 def _unpacked(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Path:
-    """The copy of a compressed member: the one that is there, else a new one in the first place that takes it."""
+    """The copy of a compressed member: an existing one, else a new one in the first directory that can hold it."""
     name = f"{file.stem}.{member.filename}"
     origin = {"origin": "unpacked", "archive": file.name, "crc32": member.CRC, "unpacked_bytes": member.file_size}
     paths = [folder / name for folder in (file.parent, Path(platformdirs.user_cache_dir("fidec")) / "unpacked")]
     for path in paths:
-        if _is_whole(path, origin):
+        if _is_intact(path, origin):
             return path
     what, problems = f"unpacking {file.name}", []
     for path in paths:
@@ -78,22 +78,22 @@ def _unpacked(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> 
     raise DataError(
         f"{file}: its images take {member.file_size / 1e9:.1f} GB unpacked, and they cannot be written to "
         f"{' or '.join(problems)}. They are unpacked once, so that they need not fit into memory. Make one of these "
-        "places writable, with enough free space."
+        "directories writable, with enough free space."
     )
 
 
-def _is_whole(path: Path, origin: dict[str, Any]) -> bool:
-    """Whether an earlier copy of the same member is there, as it was written."""
+def _is_intact(path: Path, origin: dict[str, Any]) -> bool:
+    """Whether there is an undamaged copy of the same member."""
     try:
         record = read_sidecar(path)
         same = path.is_file() and all(record.get(key) == value for key, value in origin.items())
         return same and record.get("sha256") == sha256_file(path)
-    except (OSError, DataError):  # unreadable, so it is unpacked again
+    except (OSError, DataError):  # unpack it again
         return False
 
 
 def _make_room(path: Path, size: int) -> None:
-    """Clear what an older copy has left, and see whether a new one fits."""
+    """Remove the files of an older copy, and check that a new one fits."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for leftover in path.parent.glob(f".{path.name}.*.tmp"):
         with suppress(OSError):

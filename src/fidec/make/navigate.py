@@ -22,7 +22,7 @@ class Maze:
         self.env = open_env(env_id)
         os.unlink(self.env.fullpath)  # OGBench writes the maze to a temporary file and leaves it there.
         self.cells, self.corners = _cells(self.env.maze_map)
-        # The next cell depends on the two cells alone; OGBench searches the maze anew at every step.
+        # The next cell depends on the two cells alone; OGBench searches the maze at every step.
         self._next_cell = functools.cache(self._search)
 
     def subgoal(self, xy: Any, goal: Any) -> np.ndarray:
@@ -30,7 +30,7 @@ class Maze:
         return self._next_cell(self.env.xy_to_ij(xy), self.env.xy_to_ij(goal))
 
     def _search(self, start: Cell, goal: Cell) -> np.ndarray:
-        # A cell's centre lies in that cell, so this is the path that OGBench finds from the exact points.
+        # A cell's centre is in that cell, so this is the path that OGBench finds from the exact points.
         return self.env.get_oracle_subgoal(self.env.ij_to_xy(start), self.env.ij_to_xy(goal))[0]
 
 

@@ -33,7 +33,7 @@ def read_shard(path: Path, recipe: Recipe) -> dict[str, np.ndarray] | None:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
-    except Exception:  # zipfile and NumPy have a dozen ways to complain about a damaged archive
+    except Exception:  # zipfile and NumPy raise many kinds of errors for a damaged archive
         return None
     dtypes = {key: str(array.dtype) for key, array in arrays.items()}
     if dtypes != recipe.dtypes or any(len(array) != recipe.episode_rows for array in arrays.values()):
@@ -91,11 +91,11 @@ def open_partial(directory: Path, wanted: dict[str, Any], *, overwrite: bool) ->
 def locked(directory: Path) -> Iterator[None]:
     """Hold `directory` (created if need be) for this process; a second process gets a BusyError."""
     directory.mkdir(parents=True, exist_ok=True)
-    held = lock.acquire(directory / "lock")
+    acquired = lock.acquire(directory / "lock")
     try:
         yield
     finally:
-        held.release()
+        acquired.release()
 
 
 def remove_partial(directory: Path) -> None:

@@ -1,8 +1,8 @@
-"""D4RL's data files of the benchmark: `d4rl:ID` -> transitions, as D4RL and then FQL make them.
+"""`d4rl:ID`: the D4RL data of the benchmark, with the transitions of D4RL and then of FQL.
 
-D4RL's `qlearning_dataset` takes every row but the last, leaves out the rows at timeouts, and calls the next row's
-observation the next state. FQL, whose protocol the paper follows, then subtracts 1 from the rewards of antmaze, and
-ends a trajectory where the next transition does not go on from this one's next state (on Adroit also at task ends).
+D4RL's `qlearning_dataset` takes every row but the last, leaves out the rows at timeouts, and uses the next row's
+observation as the next state. FQL, whose protocol the paper follows, then subtracts 1 from the rewards of antmaze,
+and ends a trajectory where the next transition does not start in this one's next state (on Adroit also at task ends).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fidec.data.source import CacheDir, DataSource, reject_bounds
 from fidec.errors import ConfigError, DataError
 
 _KEYS = ("observations", "actions", "rewards", "terminals", "timeouts")
-# Two states that are further apart are not the same one.
+# Two states that are farther apart are different states.
 _SAME = 1e-6
 
 
@@ -57,7 +57,7 @@ def load(what: str, *, cache_dir: CacheDir = None, action_low: Any = None, actio
     raw = read_columns(file, _KEYS, needed=_KEYS)
     observations = observation_array(where, "observations", raw["observations"])
     rows = len(observations)
-    # D4RL's environments clip what they are given, so an action beyond the bounds is the one on them.
+    # D4RL's environments clip actions, so an action outside the bounds equals the one on the bound.
     actions = action_array(where, np.clip(numbers(where, "actions", raw["actions"]), -1, 1), rows, None)
     _check_widths(where, task_id, observations, actions)
     rewards = row_vector(where, "rewards", raw["rewards"], rows)
@@ -99,7 +99,7 @@ def load(what: str, *, cache_dir: CacheDir = None, action_low: Any = None, actio
 def find_file(task_id: str, cache_dir: CacheDir = None) -> Path:
     """`ID.hdf5`, or the file under D4RL's own name for it, in our directory or in D4RL's.
 
-    With an explicit `cache_dir` only there, so that no other file is taken by surprise.
+    With an explicit `cache_dir` only there.
     """
     if task_id not in D4RL_FILES:
         near = difflib.get_close_matches(task_id, D4RL_FILES, n=3)
@@ -123,7 +123,7 @@ def find_file(task_id: str, cache_dir: CacheDir = None) -> Path:
 
 
 def _check_widths(where: str, task_id: str, observations: np.ndarray, actions: np.ndarray) -> None:
-    """Refuse a file that belongs to another task."""
+    """Raise a DataError for a file of another task."""
     task = tasks.find(task_id)
     assert task is not None
     expected = {"observations": tuple(task.observation_shape), "actions": (task.action_dim,)}

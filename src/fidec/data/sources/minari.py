@@ -1,7 +1,7 @@
 """`minari:ID`: a local Minari data set, read with h5py alone.
 
-`minari.load_dataset` builds an environment from the metadata's entry point when the metadata has no spaces,
-which runs code of the file's choosing. Here the metadata is read as JSON and nothing in it is ever called.
+`minari.load_dataset` builds an environment from the metadata's entry point when the metadata has no spaces, which
+runs any code that the file names. Here the metadata is read as JSON, and nothing in it is called.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def load(what: str, *, cache_dir: CacheDir = None, action_low: Any = None, actio
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
-    """What the data set says of itself: plain JSON, in which nothing is trusted."""
+    """The metadata of a data set."""
     path = folder / "metadata.json"
     try:
         if path.stat().st_size > _METADATA_LIMIT:
@@ -199,16 +199,16 @@ def _read_observations(group: h5py.Group, where: str) -> tuple[np.ndarray, list[
 
 
 def _leaves(group: h5py.Group, where: str, prefix: str, depth: int = 0) -> list[tuple[str, np.ndarray]]:
-    found = []
+    leaves = []
     for key in sorted(map(str, group)):
         if key.startswith("_index_") or depth > 8:
             raise fail(where, prefix + key, " belongs to a tuple or too deep a space; only Box and Dict are read.")
         item = child(group, key, where)
         if isinstance(item, h5py.Group):
-            found += _leaves(item, where, f"{prefix}{key}/", depth + 1)
+            leaves += _leaves(item, where, f"{prefix}{key}/", depth + 1)
         else:
-            found.append((prefix + key, read_array(group, key, where)))
-    return found
+            leaves.append((prefix + key, read_array(group, key, where)))
+    return leaves
 
 
 def _starts_like_jpeg(array: np.ndarray) -> bool:
@@ -219,9 +219,8 @@ def _jpeg(where: str, key: str) -> DataError:
     return fail(
         where,
         key,
-        " holds images in a form that is not read (packed as JPEG, or inside a dict); write the data "
-        "set with "
-        "jpeg_encoding=False and the image as the whole observation.",
+        " holds images in a form that is not read (as JPEG, or inside a dict). Write the data set with "
+        "jpeg_encoding=False and the image as the only observation.",
     )
 
 

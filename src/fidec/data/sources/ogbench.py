@@ -1,7 +1,7 @@
 """`ogbench:ID`: an `.npz` of states, labelled with the rewards and masks of a single task by ogbench itself.
 
-A file holds trajectories s0..sL with terminals = 1 at sL, whose state is only a next state. Which rows are
-rewarded depends on the task, so ogbench's own `relabel_dataset` computes it from the stored simulator state.
+A file holds trajectories s0..sL with terminals = 1 at sL, whose state is only a next state. The rewards depend on the
+task: ogbench's own `relabel_dataset` computes them from the stored simulator state.
 """
 
 from __future__ import annotations
@@ -109,11 +109,11 @@ def load(what: str, *, cache_dir: CacheDir = None, action_low: Any = None, actio
     actions = action_array(where, raw["actions"], rows, None)
     terminals = flag_vector(where, "terminals", raw["terminals"], rows)
     if not terminals[-1]:
-        raise fail(where, "terminals", f", row {rows - 1}: the last row must be 1; the file was cut short.")
+        raise fail(where, "terminals", f", row {rows - 1}: the last row must be 1; the file is incomplete.")
     states = {key: _state_rows(where, key, raw[key], rows) for key in ("qpos", "button_states") if key in raw}
     rewards, masks = _relabel(where, task.env, {"observations": observations, "actions": actions, **states})
 
-    # The last state of a trajectory is a next state only, whatever its mask.
+    # The last state of a trajectory is a next state only.
     keep = ~terminals
     if not keep.any():
         raise fail(where, "terminals", " is 1 in every row: every trajectory is empty.")
@@ -136,7 +136,7 @@ def load(what: str, *, cache_dir: CacheDir = None, action_low: Any = None, actio
             "file": where,
             "rows": rows,
             "origin": origin or "unknown",
-            # Official files are known only by our own download; all else may be other data.
+            # Only a file that `fidec data get` has downloaded is known to be official.
             "regenerated": None if origin in (None, "unknown") else origin != "downloaded",
             "file_sha256": record.get("sha256"),
             # How the images were rendered, if it is recorded: an evaluation must render them in the same way.
@@ -174,7 +174,7 @@ def _relabel(where: str, env_id: str, rows: dict[str, np.ndarray]) -> tuple[np.n
 
 
 def _check_widths(where: str, env: Any, env_id: str, rows: dict[str, np.ndarray]) -> None:
-    """Refuse a file that belongs to another environment."""
+    """Raise a DataError for a file of another environment."""
     inner = env.unwrapped
     buttons = getattr(inner, "_num_buttons", 0)
     expected = {"actions": env.action_space.shape, "qpos": (inner.model.nq,)}
