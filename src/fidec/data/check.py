@@ -284,8 +284,8 @@ def _explain_ogbench(dataset: OfflineDataset, facts: dict[str, Any]) -> list[Fin
         Finding(
             "ok",
             "ogbench",
-            f"a reward is minus the number of goals not yet met (here {worst} to {int(dataset.rewards.max())}; 0: all "
-            "are met); a mask is 0 exactly in these solved states, judged before the action. "
+            f"a reward is minus the number of goals not yet met (here {worst} to {int(dataset.rewards.max())}; 0 if "
+            "all are met); a mask is 0 exactly in these solved states, judged before the action. "
             "Trajectories are play or exploration and continue after success.",
         )
     ]
