@@ -19,15 +19,17 @@ from fidec.report.table import COLUMNS
 from helpers.runs import TASK, fingerprint
 
 OWN = """
-summary = "two methods on a user's own data"
+summary = "two methods on a user's own data and environment"
 methods = ["bc", { name = "iql", options = { learning_rate = 1e30 } }]  # iql fails
 
 [[tasks]]
 name = "robot"
+env = "fidec_tiny_env:Tiny-v0"
 data = "npz:NPZ"
 
 [scale]
 steps = 20
+eval_episodes = 2
 options = { hidden = [8] }
 """
 KILLED = """
@@ -51,8 +53,9 @@ options = { hidden = [16, 16] }
 
 
 @pytest.fixture
-def own(npz, tmp_path):
-    """A TOML file with two methods on the small npz data set."""
+def own(npz, tmp_path, plugin_site, monkeypatch):
+    """A TOML file with two methods on the small npz data set and the tiny environment."""
+    monkeypatch.setenv("PYTHONPATH", str(plugin_site))
     path = tmp_path / "own.toml"
     path.write_text(OWN.replace("NPZ", str(npz)))
     return path
@@ -77,7 +80,8 @@ def test_a_users_suite_runs_reports_a_failure_and_continues(cli, own, tmp_path):
     assert (again, policy.stat().st_mtime_ns) == (out, before)
 
     (row,) = json.loads(cli("suite", "table", *argv, "--format", "json")[1])
-    assert (row["method"], row["steps"], row["success"]) == ("bc", 20, None)
+    assert (row["method"], row["steps"], row["n"]) == ("bc", 20, 2)
+    assert 0 <= row["low"] <= row["success"] <= row["high"] <= 1
     header, line = cli("suite", "table", *argv, "--format", "csv")[1].splitlines()
     assert header.split(",") == list(COLUMNS)
     assert line.startswith("bc,")
