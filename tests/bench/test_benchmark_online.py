@@ -1,10 +1,8 @@
-"""The benchmark of the online phase gives every figure; how fast the machine is, no test can know."""
+"""The benchmark of the online phase measures every figure. The figures themselves are not tested."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -82,38 +80,3 @@ def test_the_checkpoint_writes_what_is_new(measure):
 def test_what_cannot_be_measured_is_refused():
     with pytest.raises(ConfigError, match="calql collects whole episodes"):
         online.settings_of("calql")
-
-
-def test_the_report_has_every_table(measure, tmp_path, monkeypatch, capsys):
-    buffers, joined, checkpoint = online.buffers, online.joined, online.checkpoint
-    canned = {
-        "overhead": lambda measure, method, size, lanes, spec: {
-            "method": method,
-            "hidden": size.hidden,
-            "batch_size": size.batch_size,
-            **{f"{part}_ms": 1.0 for part in ("step", "environment", "update", "act")},
-            "overhead": 0.25,
-            "overhead_quartiles": [0.2, 0.3],
-        },
-        "overlaps": lambda *_: [
-            {
-                "environments": 4,
-                "overlap": True,
-                "steps_per_second": 321.0,
-                "ratio": 1.5,
-                "ratio_quartiles": [1.4, 1.6],
-            }
-        ],
-        "environments": lambda make_env, count: nullcontext((None, SPEC)),
-        "buffers": lambda *_: buffers(measure, SPEC, (10,), 4),
-        "joined": lambda *_: joined(measure, SPEC, 100, 4),
-        "checkpoint": lambda *_: checkpoint(measure, SPEC, 20, 2),
-    }
-    for name, function in canned.items():
-        monkeypatch.setattr(online, name, function)
-    found = online.main(["--method", "fql", "--json", str(tmp_path / "found.json")])
-    out, err = capsys.readouterr()
-    assert "+25.0% (+20.0% to +30.0%)" in out
-    assert "1.50 (1.40 to 1.60)" in out
-    assert "the checkpoint" in err
-    assert json.loads((tmp_path / "found.json").read_text()).keys() == found.keys()

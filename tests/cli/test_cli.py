@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,18 +19,19 @@ from fidec.algos.common.base import COMMON_LOGS
 from fidec.cli import COMMANDS
 from fidec.cli.algos import meanings
 from fidec.cli.data import COMMANDS as DATA_COMMANDS
-from helpers.runs import fingerprint, random_columns, read_rows
+from helpers.runs import TASK, fingerprint, random_columns, read_rows
 
 TINY = ("--algo", "tiny", "--batch-size", 8, "--log-interval", 20, "--checkpoint-interval", 20, "--eval-envs", 1)
 
 
 @pytest.fixture
-def run(cli, tiny, npz, compile_cache, tmp_path):
-    """A finished run of 60 steps without an environment."""
-    out = tmp_path / "run"
-    code, _, err = cli("train", "--data", f"npz:{npz}", *TINY, "--steps", 60, "--out", out)
-    assert code == 0, err
-    return out
+def run(cli, tiny, npz, compile_cache, tmp_path, tmp_path_factory):
+    """A finished run of 60 steps without an environment, trained once and copied for each test."""
+    made = tmp_path_factory.getbasetemp() / "finished-run"
+    if not made.exists():
+        code, _, err = cli("train", "--data", f"npz:{npz}", *TINY, "--steps", 60, "--out", made)
+        assert code == 0, err
+    return Path(shutil.copytree(made, tmp_path / "run"))
 
 
 def check_error(found, code: int, *words: str) -> None:
@@ -203,32 +205,13 @@ def test_data_show_check_and_list(cli, npz, tmp_path):
     assert json.loads(cli("data", "list", "--json")[1])["files"] == []
 
 
-def test_data_made_is_listed_and_read_back(cli, monkeypatch):
-    import fidec.make as package
-    from fidec.make import make_dataset
-
-    monkeypatch.setattr(package, "make_dataset", lambda *a, **k: make_dataset(*a, **k, episode_rows=60))
-    argv = ("data", "make", "pointmaze-medium-navigate-v0", "--rows", 120, "--workers", 1, "--seed", 3, "--json")
-    code, out, err = cli(*argv)
-    assert code == 0, err
-    made = json.loads(out)
-    assert made["rows"] == {"train": 120, "val": 60}
-    assert json.loads(cli(*argv)[1])["reused"] is True
-    listed = json.loads(cli("data", "list", "--json")[1])["files"]
-    assert len(listed) == 2
-    assert made["sha256"]["train"] in json.dumps(listed)
-    code, out, err = cli("data", "show", "pointmaze-medium-navigate-singletask-v0", "--json")
-    assert code == 0, err
-    assert cli("data", "check", "ogbench:pointmaze-medium-navigate-singletask-v0")[0] == 0
-
-
 @pytest.mark.parametrize(
     ("argv", "code", "words"),
     [
         (("show", "npz:absent.npz"), 1, ("absent.npz", "does not exist")),
         (("check", "cube-single-play-singletask-v0"), 1, ("fidec data make",)),
         (("show", "sql:table"), 2, ("no data source 'sql'", "Known: d4rl")),
-        (("show", "mine.npz"), 2, ("npz:mine.npz",)),
+        (("show", "mine.npz"), 1, ("mine.npz does not exist",)),
         (("make", "antmaze-large-stitch-v0"), 2, ("antmaze-large-stitch-v0",)),
         (("make", "cube-single-play-v0", "--rows", "0"), 2, ("rows",)),
         (("get", "cube-singel-play-v0"), 2, ("cube-singel-play", "cube-single-play")),
@@ -277,7 +260,7 @@ def test_train_resume_and_overwrite(cli, run, npz):
         (("--resume", "x", "--algo", "fidec"), ("--algo",)),
     ],
 )
-def test_wrong_settings(cli, tmp_path, argv, words):
+def test_wrong_train_arguments(cli, tmp_path, argv, words):
     check_error(cli("train", "--out", "run", *argv) if "--resume" not in argv else cli("train", *argv), 2, *words)
     assert not (tmp_path / "run").exists()
 
@@ -372,11 +355,38 @@ def test_data_that_changed(cli, tiny, compile_cache, tmp_path):
     check_error(cli("train", "--resume", "run", "--steps", 60), 1, "mine.npz does not exist")
 
 
-def test_a_task_that_does_not_fit_the_data(cli, tiny, npz, compile_cache):
-    found = cli(
-        *("train", "--data", f"npz:{npz}", *TINY, "--steps", 20, "--out", "run"),
-        *("--task", "pointmaze-medium-navigate-singletask-v0", "--eval-episodes", 1),
-    )
+# --- a real environment ---------------------------------------------------------------------------------------
+
+
+def test_made_data_is_listed_trained_on_and_evaluated(cli, tiny, npz, compile_cache, tmp_path, monkeypatch):
+    import fidec.make as package
+    from fidec.make import make_dataset
+
+    monkeypatch.setattr(package, "make_dataset", lambda *a, **k: make_dataset(*a, **k, episode_rows=60))
+    argv = ("data", "make", "pointmaze-medium-navigate-v0", "--rows", 120, "--workers", 1, "--seed", 3, "--json")
+    code, out, err = cli(*argv)
+    assert code == 0, err
+    made = json.loads(out)
+    assert made["rows"] == {"train": 120, "val": 60}
+    assert json.loads(cli(*argv)[1])["reused"] is True
+    listed = json.loads(cli("data", "list", "--json")[1])["files"]
+    assert len(listed) == 2
+    assert made["sha256"]["train"] in json.dumps(listed)
+    assert cli("data", "check", f"ogbench:{TASK}")[0] == 0
+
+    sizes = (*TINY, "--steps", 40, "--eval-episodes", 2)
+    code, out, err = cli("train", "--task", TASK, *sizes, "--out", "run", "--json")
+    assert code == 0, err
+    result = json.loads(out)
+    assert (result["step"], result["evaluation"]["evaluation/n"]) == (40, 2)
+    before = fingerprint(tmp_path / "run", 40)
+    code, out, err = cli("eval", "run", "--episodes", 2, "--json")
+    assert code == 0, err
+    rows = read_rows(tmp_path / "run" / "episodes.jsonl")
+    assert [{"step": 40, **row} for row in json.loads(out)["episodes"]["refined"]] == rows
+    assert fingerprint(tmp_path / "run", 40) == before
+
+    found = cli("train", "--data", f"npz:{npz}", *sizes, "--out", "other", "--task", TASK)
     check_error(found, 1, "observations of shape (2,), but the data has (3,)")
 
 
@@ -384,8 +394,8 @@ def test_a_task_that_does_not_fit_the_data(cli, tiny, npz, compile_cache):
 
 
 def test_eval_repeats_the_last_evaluation(cli, tiny_env, npz, compile_cache, tmp_path):
-    settings = ("--steps", 60, "--eval-interval", 30, "--eval-episodes", 3, "--seed", 9, "--out", "run")
-    assert cli("train", "--data", f"npz:{npz}", "--env", tiny_env, *TINY, *settings)[0] == 0
+    sizes = ("--steps", 60, "--eval-interval", 30, "--eval-episodes", 3, "--seed", 9, "--out", "run")
+    assert cli("train", "--data", f"npz:{npz}", "--env", tiny_env, *TINY, *sizes)[0] == 0
     code, out, err = cli("eval", "run", "--episodes", 3, "--base", "--json")
     assert code == 0, err
     result = json.loads(out)

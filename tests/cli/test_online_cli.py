@@ -1,7 +1,6 @@
-"""The online phase through the command line: killed, asked to stop, extended, and given nonsense.
+"""The online phase through the command line: killed, stopped, extended, and with wrong arguments.
 
-As in test_kill.py, the run that is left alone compiles for itself, the others take compiled programs from JAX's
-cache.
+As in test_kill.py, the uninterrupted run compiles its programs, and the others take them from JAX's cache.
 """
 
 from __future__ import annotations
@@ -38,10 +37,14 @@ def maze(tmp_path_factory):
     return directory
 
 
-def command(maze: Path, out: Path, mode: str, offline: int = OFFLINE, online: int = ONLINE) -> list[object]:
-    steps = ("--offline-steps", 0 if mode == "rlpd" else offline, "--online-steps", online)
+def command(data: Path, out: Path, mode: str) -> list[object]:
+    """A run in pointmaze; the tiny method's is in its own environment, which starts at once."""
+    where = ("--task", TASK, "--data-dir", data)
+    if mode == "tiny":
+        where = ("--env", "fidec_tiny_env:Tiny-v0", "--data", f"npz:{data}")
+    steps = ("--offline-steps", 0 if mode == "rlpd" else OFFLINE, "--online-steps", ONLINE)
     return [
-        *("train", "--task", TASK, "--data-dir", maze, "--out", out, *steps, "--seed", 3, "--algo", *MODES[mode]),
+        *("train", *where, "--out", out, *steps, "--seed", 3, "--algo", *MODES[mode]),
         *(() if mode == "tiny" else ("--algo.hidden", 16, 16)),
         *("--batch-size", 32, "--log-interval", 30, "--checkpoint-interval", SAVE),
         *("--eval-interval", 0),
@@ -63,7 +66,7 @@ def reach(process, run: Path, step: int) -> None:
 
 
 def killed(processes: Processes, argv: list[object], run: Path, total: int, kills: int, cache: Path, dice) -> None:
-    """Kill it `kills` times, at random moments that are spread over its online phase, and resume it to the end."""
+    """Kill it `kills` times, at random times of its online phase, and resume it to the end."""
     begin, codes = max(newest(run), total - ONLINE), []
     for number in range(kills):
         process = processes.start(*(argv if not (run / "config.json").exists() else resumed(run)), cache=cache)
@@ -72,7 +75,7 @@ def killed(processes: Processes, argv: list[object], run: Path, total: int, kill
         time.sleep(dice.uniform(0.0, 0.1))
         process.kill()
         codes.append(process.wait())
-    assert set(codes) <= {-signal.SIGKILL, 0}  # the last may have been at its end already
+    assert set(codes) <= {-signal.SIGKILL, 0}  # the last kill may come after the end
     assert codes.count(-signal.SIGKILL) > kills // 2
     done = processes.run(*resumed(run), cache=cache, timeout=600)
     assert done.returncode == 0, done.stderr
@@ -83,14 +86,14 @@ def resumed(run: Path) -> list[object]:
 
 
 @pytest.fixture(scope="module")
-def alone(maze, plugin_site, tmp_path_factory):
-    """alone(mode): the directory of a run that was left alone."""
+def alone(plugin_site, tmp_path_factory):
+    """alone(data, mode): the directory of an uninterrupted run."""
     made: dict[str, Path] = {}
 
-    def run(mode: str) -> Path:
+    def run(data: Path, mode: str) -> Path:
         if mode not in made:
             out = tmp_path_factory.mktemp(mode) / "run"
-            done = Processes(plugin_site, out.parent).run(*command(maze, out, mode), timeout=600)
+            done = Processes(plugin_site, out.parent).run(*command(data, out, mode), timeout=600)
             assert done.returncode == 0, done.stderr
             made[mode] = out
         return made[mode]
@@ -102,12 +105,12 @@ def total_of(mode: str) -> int:
     return ONLINE if mode == "rlpd" else OFFLINE + ONLINE
 
 
-def test_killed_twice(processes, maze, alone, compile_cache, tmp_path):
+def test_killed_once(processes, npz, alone, compile_cache, tmp_path):
     seed = time.time_ns() % 2**32
-    print(f"seed of the kill times: {seed}")
+    print(f"seed of the kill time: {seed}")
     run, total = tmp_path / "run", total_of("tiny")
-    killed(processes, command(maze, run, "tiny"), run, total, 2, compile_cache, random.Random(seed))
-    assert online_fingerprint(run, total) == online_fingerprint(alone("tiny"), total)
+    killed(processes, command(npz, run, "tiny"), run, total, 1, compile_cache, random.Random(seed))
+    assert online_fingerprint(run, total) == online_fingerprint(alone(npz, "tiny"), total)
 
 
 @pytest.mark.slow
@@ -118,11 +121,11 @@ def test_killed_many_times(processes, maze, alone, compile_cache, tmp_path, mode
     print(f"seed of the kill times: {seed}")
     run, total = tmp_path / "run", total_of(mode)
     killed(processes, command(maze, run, mode), run, total, 15, compile_cache, random.Random(seed))
-    assert online_fingerprint(run, total) == online_fingerprint(alone(mode), total)
+    assert online_fingerprint(run, total) == online_fingerprint(alone(maze, mode), total)
 
 
-@pytest.mark.slow  # in one process it is in tests/invariants
-@pytest.mark.parametrize("mode", ["tiny", "calql"])
+@pytest.mark.slow  # tests/train has it in one process
+@pytest.mark.parametrize("mode", ["fql", "calql"])
 def test_asked_to_stop_while_it_collects(processes, maze, alone, compile_cache, tmp_path, mode):
     run, total = tmp_path / "run", total_of(mode)
     process = processes.start(*command(maze, run, mode), cache=compile_cache)
@@ -136,10 +139,10 @@ def test_asked_to_stop_while_it_collects(processes, maze, alone, compile_cache, 
     assert f"go on with: fidec train --resume {run}".lower() in err.lower()
     done = processes.run(*resumed(run), cache=compile_cache)
     assert done.returncode == 0, done.stderr
-    assert online_fingerprint(run, total) == online_fingerprint(alone(mode), total)
+    assert online_fingerprint(run, total) == online_fingerprint(alone(maze, mode), total)
 
 
-# --- in this process, which is cheaper -------------------------------------------------------------------------
+# --- in this process -------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -150,22 +153,9 @@ def walk_data(tiny_env, tmp_path):
 
 
 def words(data: str, out: str, algo: str, *more: object) -> list[object]:
-    return [
-        *(
-            "train",
-            "--env",
-            "fidec_tiny_env:Tiny-v0",
-            "--data",
-            data,
-            "--out",
-            out,
-            "--algo",
-            algo,
-            "--batch-size",
-            8,
-        ),
-        *("--log-interval", 5, "--eval-interval", 0, *more),
-    ]
+    where = ("--env", "fidec_tiny_env:Tiny-v0", "--data", data, "--out", out)
+    size = ("--batch-size", 8, "--log-interval", 5, "--eval-interval", 0)
+    return ["train", *where, "--algo", algo, *size, *more]
 
 
 @pytest.mark.slow
@@ -198,7 +188,7 @@ def test_rlpd_starts_in_the_environment(cli, walk_data, compile_cache, tmp_path)
     assert (last["step"], last["online/steps"], last["online/offline_share"]) == (7, 7, 0.5)
 
 
-REFUSED = {
+WRONG = {
     "bc": (["--algo", "bc"], "bc is not trained online: it imitates"),
     "srpo": (["--algo", "srpo"], "srpo is not trained online"),
     "small": (["--online.capacity", 79], "online.capacity 79 is less than the 80 offline transitions"),
@@ -216,19 +206,18 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_nonsense_is_refused_in_words(cli, walk_data, tmp_path, name):
-    more, text = REFUSED[name]
-    more = [walk_data if word == "SAME" else word for word in more]
-    start = [] if "--algo" in more else ["--algo", "fql"]
-    steps = [] if "--offline-steps" in more else ["--offline-steps", 3]
-    steps += [] if "--online-steps" in more else ["--online-steps", 5]
-    argv = ("train", "--task", TASK, "--data", walk_data, "--out", "run", "--batch-size", 8, *start, *steps, *more)
-    code, out, err = cli(*argv)
-    assert code == 2, err
-    assert text in err
-    assert "Traceback" not in out + err
-    assert not (tmp_path / "run").exists()
+def test_wrong_arguments_are_errors_with_words(cli, walk_data, tmp_path):
+    for more, text in WRONG.values():
+        more = [walk_data if word == "SAME" else word for word in more]
+        start = [] if "--algo" in more else ["--algo", "fql"]
+        steps = [] if "--offline-steps" in more else ["--offline-steps", 3]
+        steps += [] if "--online-steps" in more else ["--online-steps", 5]
+        argv = ("train", "--task", TASK, "--data", walk_data, "--out", "run", "--batch-size", 8)
+        code, out, err = cli(*argv, *start, *steps, *more)
+        assert code == 2, err
+        assert text in err
+        assert "Traceback" not in out + err
+        assert not (tmp_path / "run").exists()
 
 
 def test_without_a_task(cli, walk_data, tmp_path):

@@ -1,19 +1,13 @@
-"""Runs on images, and runs on two data sets, from their files to their policies."""
+"""Runs on images and runs on two data sets, from the files to the policies."""
 
 from __future__ import annotations
 
 import json
-import sys
-import types
-from dataclasses import dataclass
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fidec
-from fidec.algos import Algorithm, Method
-from fidec.algos.common import base
 from fidec.data import feed, mapped
 from fidec.envs.evaluate import summarise
 from fidec.envs.factory import factory_of
@@ -29,7 +23,7 @@ from helpers.runs import fingerprint, random_columns, read_rows
 
 STEPS = 12
 SMALL = {
-    "algo": "rebrac",
+    "algo": "bc",  # the quickest to compile
     "steps": STEPS,
     "batch_size": 4,
     "seed": 2,
@@ -49,7 +43,7 @@ def room(tmp_path_factory):
 
 @pytest.fixture(scope="module", autouse=True)
 def short_chunks():
-    """Runs of 12 steps, drawn in chunks of 5."""
+    """Batches are drawn in chunks of 5 steps."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(feed, "CHUNK_STEPS", 5)
         yield
@@ -57,7 +51,7 @@ def short_chunks():
 
 @pytest.fixture(scope="module")
 def trained(room, tmp_path_factory, compile_cache):
-    """A run on images that was left alone."""
+    """A run on images that was not interrupted."""
     out = tmp_path_factory.mktemp("pixels") / "run"
     fidec.fit(f"npz:{room}", out, **SMALL)
     return out
@@ -85,7 +79,7 @@ def test_a_run_on_images_leaves_a_policy_for_stacked_frames(trained, room, tmp_p
 
 @pytest.mark.slow
 def test_a_run_on_images_resumes_bit_for_bit(trained, room, tmp_path, monkeypatch):
-    """Stopped at steps that fit no interval, and once for real, without a word."""
+    """It is stopped between two logging steps, and once by an exception."""
     out = tmp_path / "stopped"
     config = {**SMALL, "steps": 7}
     fidec.fit(f"npz:{room}", out, **config)
@@ -113,7 +107,7 @@ def test_a_run_on_images_resumes_bit_for_bit(trained, room, tmp_path, monkeypatc
 
 @pytest.mark.slow
 def test_a_run_beyond_the_memory_limit_is_the_same_run(trained, room, tmp_path, monkeypatch, capsys):
-    """Its frames stay in their file, and are fed from there; it is stopped in the middle of a chunk on its way."""
+    """Its frames stay in their file and are read from there. It is stopped in the middle of a chunk."""
     monkeypatch.setattr(mapped, "MAPPED_BYTES", 0)
     assert fidec.load_dataset(f"npz:{room}").mapped
     out = tmp_path / "fed"
@@ -160,36 +154,6 @@ def test_a_policy_of_images_is_evaluated_in_its_environment(trained):
         wrong.start()
 
 
-@dataclass(frozen=True)
-class ProbeConfig:
-    """Options of the probe."""
-
-    discount: float = 0.9
-    """Of the returns."""
-
-
-def make_probe(config, spec):
-    """A method that learns nothing and logs which rows it was given: rewards tell the two data sets apart."""
-
-    def update(state, batch, key):
-        second = (batch.rewards > 50).astype(jnp.float32)
-        half = second.shape[0] // 2
-        where = jnp.arange(batch.observations[0].size).reshape(batch.observations.shape[1:])
-        metrics = {
-            "where": (batch.observations * where).mean(),  # notices pictures that moved
-            "loss": jnp.zeros(()),
-            "share": second.mean(),
-            "first": second[:half].mean(),
-            "return": batch.returns.mean(),
-        }
-        return {"step": state["step"] + 1}, metrics
-
-    def act(state, observations, key):
-        return jnp.zeros((*observations.shape[:-1], spec.action_dim)) + 0 * state["step"]
-
-    return Algorithm(lambda key: {"step": jnp.zeros((), jnp.int32)}, update, act, lambda state: state)
-
-
 PROBE = {"algo": "probe", "steps": 6, "batch_size": 8, "log_interval": 1, "checkpoint_interval": 3, "quiet": True}
 
 
@@ -198,11 +162,13 @@ def logged(out):
 
 
 @pytest.fixture
-def probe(monkeypatch):
-    module = types.ModuleType("fidec_probe")
-    module.METHOD = Method("probe", "logs its batches", ProbeConfig, make_probe, needs_returns=True)
-    monkeypatch.setitem(sys.modules, "fidec_probe", module)
-    monkeypatch.setitem(base._OWN, "probe", "fidec_probe")
+def probe(tmp_path, monkeypatch):
+    """Install the probe method as an entry point."""
+    info = tmp_path / "site" / "probe-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: probe\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[fidec.algos]\nprobe = helpers.probe:METHOD\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
 
 
 def test_augmentation_and_stacking_are_part_of_the_run(probe, room, tmp_path):
@@ -268,7 +234,7 @@ def test_a_run_on_two_data_sets_resumes_on_the_same_two(probe, two, tmp_path):
         fidec.resume(tmp_path / "alone", dataset, second, steps=6, quiet=True)
 
 
-def test_data_sets_that_do_not_fit_are_refused(probe, two, tmp_path):
+def test_data_sets_that_do_not_fit_together_are_an_error(probe, two, tmp_path):
     dataset, _ = two
     columns = random_columns()
     wide = fidec.dataset_from_arrays(**{**columns, "observations": np.zeros((200, 4), np.float32)}, name="wide")

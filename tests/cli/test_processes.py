@@ -1,15 +1,10 @@
-"""What only separate processes show: exit codes, signals, the lock, and a real environment from start to end."""
+"""What only separate processes show: exit codes, signals and the lock."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
-
-import pytest
-
-from helpers.runs import TASK, fingerprint, read_rows
 
 TINY = ("--algo", "tiny", "--batch-size", 8, "--log-interval", 2000, "--checkpoint-interval", 20_000)
 
@@ -38,48 +33,6 @@ def test_signals_locks_and_exit_codes(processes, npz, compile_cache, tmp_path):
     assert "SIGTERM: saved at step" in err
     assert f"fidec train --resume {out}" in err
     assert "Traceback" not in err
-
-    running = processes.start("train", "--resume", out, cache=compile_cache)
-    wait_for(lambda: (out / "run.log").exists() and (out / "status.json").read_text().count("running"), running)
-    before = json.loads((out / "status.json").read_text())["step"]
-    wait_for(lambda: json.loads((out / "status.json").read_text())["step"] > before, running)
-    running.send_signal(signal.SIGINT)
-    _, err = running.communicate(timeout=60)
-    assert running.returncode == 130, err
-    assert "SIGINT: saved at step" in err
-    assert "Traceback" not in err
-
-
-@pytest.fixture(scope="module")
-def maze(tmp_path_factory):
-    from fidec.make import make_dataset
-
-    directory = tmp_path_factory.mktemp("maze")
-    make_dataset(TASK, 120, directory=directory, seed=7, episode_rows=60, progress=False)
-    return directory
-
-
-def test_a_real_task_from_start_to_end(processes, maze, compile_cache, tmp_path):
-    """Two processes, a real environment: train and evaluate, then evaluate again to the same rows."""
-    out = tmp_path / "run"
-    trained = processes.run(
-        *("train", "--task", TASK, "--data-dir", maze, "--out", out, "--steps", 200, "--algo", "tiny", "--json"),
-        *("--log-interval", 100, "--checkpoint-interval", 100, "--eval-episodes", 2, "--eval-envs", 2),
-        cache=compile_cache,
-    )
-    assert trained.returncode == 0, trained.stderr
-    result = json.loads(trained.stdout)
-    assert (result["step"], result["evaluation"]["evaluation/n"]) == (200, 2)
-    assert json.loads((out / "environment.json").read_text())["dataset"]["sha256"]
-    before = fingerprint(out, 200)
-
-    again = processes.run("eval", out, "--episodes", 2, "--base", "--json", cache=compile_cache)
-    assert again.returncode == 0, again.stderr
-    rows = read_rows(out / "episodes.jsonl")
-    found = json.loads(again.stdout)["episodes"]
-    assert [{"step": 200, **row} for row in found["refined"]] == rows
-    assert [row["status"] for row in found["base"]] == ["ok", "ok"]
-    assert fingerprint(out, 200) == before
 
 
 def test_a_closed_pipe_is_no_error(processes):
