@@ -17,6 +17,7 @@ import numpy as np
 
 from fidec.console.progress import Progress
 from fidec.errors import ConfigError, DataError
+from fidec.extras import require
 from fidec.make import shards
 from fidec.make.expert.policy import flipped
 from fidec.make.expert.store import Expert, expert_directory, find_expert
@@ -90,6 +91,7 @@ def make_dataset(
         existing = _existing(directory, recipe, same, episodes)
         if existing is not None:
             return existing
+    require("ogbench", "ogbench", f"making {recipe.name}")
     try:
         if recipe.expert and walker is None:
             walker = _train_expert(directory, progress)

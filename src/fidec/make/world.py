@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fidec.extras import require
 from fidec.quiet import quiet
 
 SPLITS = ("train", "val")
@@ -20,8 +21,8 @@ _SAVED_TYPES = (bool, int, float, str, tuple, np.ndarray, np.generic, type(None)
 def open_env(env_id: str, **kwargs: Any) -> Any:
     """The bare environment (no wrappers: the caller counts the rows), compiled and reset once."""
     import gymnasium
-    import ogbench  # noqa: F401  (registers the environments)
 
+    require("ogbench", "ogbench", env_id)  # registers the environments
     with quiet():
         env: Any = gymnasium.make(env_id, terminate_at_goal=False, disable_env_checker=True, **kwargs).unwrapped
         # The first reset of a manipulation environment compiles the model and solves its contacts with other
