@@ -20,10 +20,11 @@ def train(out: Path) -> Path:
     rng = np.random.default_rng(0)
     positions = rng.uniform(-1, 1, (2000, 2)).astype(np.float32)
     actions = np.clip(rng.normal(-positions, 0.3), -1, 1).astype(np.float32)
-    rewards = -np.linalg.norm(positions + 0.1 * actions, axis=1)
-    dataset = fidec.dataset_from_arrays(positions, actions, rewards, truncations=np.arange(2000) % 50 == 49)
-    options = {"hidden": (32, 32)}
-    return fidec.fit(dataset, out, algo="rebrac", steps=500, options=options, overwrite=True, quiet=True).policy
+    following = np.clip(positions + 0.1 * actions, -1, 1)
+    rewards = -np.linalg.norm(following, axis=1)
+    dataset = fidec.dataset_from_arrays(positions, actions, rewards, next_observations=following)
+    options = {"hidden": (32, 32), "flow_steps": 4, "discount": 0.9}
+    return fidec.fit(dataset, out, steps=500, options=options, overwrite=True, quiet=True).policy
 
 
 def read_sensors(position: np.ndarray) -> np.ndarray:

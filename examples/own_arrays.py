@@ -40,7 +40,6 @@ def main() -> None:
         algo="fidec",
         steps=500,  # enough for this toy; real problems need 100,000 and more
         options={"hidden": (32, 32), "flow_steps": 4, "discount": 0.9},
-        batch_size=64,
         overwrite=True,
     )
 

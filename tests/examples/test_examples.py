@@ -10,6 +10,7 @@ import pytest
 SCRIPTS = sorted(Path(__file__).parents[2].glob("examples/*.py"))
 
 
+@pytest.mark.usefixtures("compile_cache")
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_example_runs(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
     monkeypatch.chdir(tmp_path)
