@@ -39,6 +39,7 @@ def main() -> None:
         out="own-arrays-run",
         algo="fidec",
         steps=500,  # enough for this toy; real problems need 100,000 and more
+        batch_size=64,
         options={"hidden": (32, 32), "flow_steps": 4, "discount": 0.9},
         overwrite=True,
     )

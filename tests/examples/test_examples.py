@@ -13,6 +13,7 @@ SCRIPTS = sorted(Path(__file__).parents[2].glob("examples/*.py"))
 @pytest.mark.usefixtures("compile_cache")
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_example_runs(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    monkeypatch.syspath_prepend(str(script.parent))
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(script), run_name="__main__")
     assert capsys.readouterr().out
