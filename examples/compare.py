@@ -6,9 +6,8 @@ in parallel, resumes after an interruption and prints a table with intervals.
 
 from __future__ import annotations
 
-from own_environment import Reach, record
-
 import fidec
+from own_environment import Reach, record
 
 METHODS = {
     "bc": {"hidden": (32, 32)},
