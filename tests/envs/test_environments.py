@@ -20,12 +20,10 @@ from fidec.envs.process import EnvProcess, pickled
 
 OFFLINE = {task.id: task for task in tasks.TASKS if task.setting == "offline"}
 VISUAL = "visual-cube-single-play-singletask-task1-v0"
-ONE_OF_EACH = (
+ONE_OF_EACH = (  # of manipulation the cubes are in test_envs_make.py
     "antmaze-large-navigate-singletask-task1-v0",
     "humanoidmaze-medium-navigate-singletask-task1-v0",
     "antsoccer-arena-navigate-singletask-task4-v0",
-    "scene-play-singletask-task2-v0",
-    "puzzle-3x3-play-singletask-task4-v0",  # the cubes are in test_envs_make.py
     "antmaze-umaze-v2",
     "antmaze-large-diverse-v2",
     "pen-human-v1",

@@ -11,12 +11,13 @@ import gymnasium
 import imageio.v2 as imageio
 import numpy as np
 import pytest
+from gymnasium.wrappers import TimeLimit
 
 from fidec.envs.factory import factory_of
 from fidec.envs.families import ogbench
 from fidec.envs.make import find_task, known_tasks, make
-from fidec.envs.pool import EnvPool, episode_seed
-from fidec.envs.video import record
+from fidec.envs.pool import episode_seed
+from fidec.envs.video import check_video, record
 from fidec.errors import ConfigError, EnvError
 
 POINTMAZE = "pointmaze-medium-navigate-singletask-task1-v0"
@@ -110,51 +111,49 @@ def test_pixels_in_a_process_that_chose_no_opengl_are_refused_before_they_abort_
         make("visual-cube-single-play-singletask-task1-v0")
 
 
-def test_the_pool_runs_ogbench_and_agrees_with_a_plain_loop():
-    with EnvPool(partial(make, POINTMAZE), 2) as pool:
-        assert (pool.observation_shape, pool.observation_dtype, pool.action_dim) == ((2,), "float32", 2)
-        episodes = pool.run(random_policy(2), 2, seed=0)
-    env, total, length, over, info = make(POINTMAZE), 0.0, 0, False, {}
-    env.reset(seed=episode_seed(0, 1))
-    while not over:
-        action = random_policy(2)(None, [1], [length])[0].astype(np.float32)
-        _, reward, terminated, truncated, info = env.step(action)
-        total, length, over = total + reward, length + 1, terminated or truncated
-    assert [e.status for e in episodes] == ["ok", "ok"]
-    assert (episodes[1].return_, episodes[1].length) == (total, length)
-    assert episodes[1].success == float(info["success"])
-
-
-def test_no_module_of_a_worker_imports_jax():
+def test_importing_the_package_needs_no_simulator_and_no_jax():
     code = (
         "import sys; import fidec.envs.worker; assert 'numpy' not in sys.modules;"
-        "import fidec.envs.make, fidec.envs.pool, fidec.envs.evaluate, fidec.envs.video, fidec.envs.render;"
-        "fidec.envs.make.known_tasks(); assert 'jax' not in sys.modules"
+        "import fidec.envs.factory, fidec.envs.lanes, fidec.envs.evaluate, fidec.envs.video, fidec.envs.render;"
+        "from fidec.envs.families import FAMILIES; [FAMILIES.get(name) for name in FAMILIES.names()];"
+        "assert not {'jax', 'ogbench', 'mujoco', 'gymnasium_robotics', 'imageio'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-class Pictures(gymnasium.Env):
-    """Succeeds after four steps; each picture is as bright as the step's number says."""
-
-    observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
-    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
-
-    def reset(self, *, seed=None, options=None):
-        self.t = 0
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action):
-        self.t += 1
-        return np.zeros(1, np.float32), 1.0, self.t == 4, False, {"success": True}
-
-    def render(self):
-        return np.full((50, 64, 3), 40 * self.t, np.uint8)
+def test_a_missing_package_is_met_with_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ogbench", None)
+    ogbench.tasks.cache_clear()
+    with pytest.raises(ConfigError, match=r"OGBench task needs the package ogbench: pip install 'fidec\[ogbench\]'"):
+        find_task("cube-single-play-singletask-v0")
+    with pytest.raises(
+        ConfigError, match=r"no task 'antmaze-umaze-v3'; did you mean antmaze-umaze-v2\?.*fidec\[ogbench"
+    ):
+        find_task("antmaze-umaze-v3")
+    monkeypatch.setitem(sys.modules, "imageio", None)
+    with pytest.raises(ConfigError, match=r"a video needs the package imageio: pip install 'fidec\[video\]'"):
+        check_video()
 
 
 def test_a_video_has_every_second_step_and_a_green_frame_for_success(tmp_path):
+    class Frames(gymnasium.Env):  # local, so that its code is sent to the process
+        """Succeeds after four steps; the brightness of a frame is the number of the step."""
+
+        observation_space = action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+
+        def reset(self, *, seed=None, options=None):
+            self.t = 0
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action):
+            self.t += 1
+            return np.zeros(1, np.float32), 1.0, self.t == 4, False, {"success": True}
+
+        def render(self):
+            return np.full((50, 64, 3), 40 * self.t, np.uint8)
+
     path = tmp_path / "deep" / "video.mp4"
-    played = record(Pictures, random_policy(1), path, seed=3, episodes=(0, 7), fps=5)
+    played = record(Frames, random_policy(1), path, seed=3, episodes=(0, 7), fps=5)
     assert [(e.index, e.seed, e.return_, e.length) for e in played] == [
         (0, episode_seed(3, 0), 4.0, 4),
         (7, episode_seed(3, 7), 4.0, 4),
@@ -170,11 +169,12 @@ def test_a_video_has_every_second_step_and_a_green_frame_for_success(tmp_path):
 
 def test_a_maze_can_be_filmed(tmp_path):
     path = tmp_path / "maze.mp4"
+    make_env = factory_of(POINTMAZE).function(render_mode="rgb_array")
     try:
-        record(partial(make, POINTMAZE), random_policy(2), path, seed=0, every=100, size=130)
+        record(lambda: TimeLimit(make_env(), 8), random_policy(2), path, seed=0, every=8, size=130)
     except EnvError as error:
         pytest.skip(str(error))
-    frame = np.asarray(imageio.get_reader(path).get_data(3))
+    frame = np.asarray(imageio.get_reader(path).get_data(1))
     assert frame.shape == (128, 128, 3)
     assert frame.std() > 10
 
