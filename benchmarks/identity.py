@@ -31,17 +31,17 @@ from fidec import algos
 ROWS, OBSERVATION, ACTION = 16, 5, 3
 # One entry for each FiDec constraint: the options that select it.
 CONSTRAINTS: dict[str, dict[str, Any]] = {
-    "isotropic": {"metric": "isotropic"},
-    "local": {"metric": "local"},
-    "averaged": {"metric": "averaged"},
-    "released": {"metric": "released"},
-    "stein": {"metric": "stein"},
-    "path": {"metric": "path"},
-    "denoising": {"metric": "denoising"},
+    "isotropic": {"constraint": "isotropic"},
+    "local": {"constraint": "local"},
+    "averaged": {"constraint": "averaged"},
+    "released": {"constraint": "velocity"},
+    "stein": {"constraint": "stein"},
+    "path": {"constraint": "path"},
+    "denoising": {"constraint": "denoising"},
     "auto": {"t_eps": "auto", "calibrate_every": 1},
-    "closed-form": {"refine": "closed_form", "refine_steps": 2},
+    "closed-form": {"refine_steps": 2},
 }
-CLOSED_FORM = "fidec"
+CLOSED_FORM = "fidec_closed_form"
 
 
 def digest(tree: Any) -> str:

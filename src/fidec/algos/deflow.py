@@ -1,20 +1,23 @@
-"""DeFlow: FiDec's algorithm with the isotropic metric, D(delta) = mean(delta^2).
+"""DeFlow: FiDec's algorithm with the isotropic constraint, D(delta) = mean(delta^2).
 
-The two share `fidec.algos.common.residual`; FiDec with `metric="isotropic"` is DeFlow bit for bit.
+    a_0 = mu_beta(s, z),    a = a_0 + delta(s, a_0)
+    max_delta  E[Q(s, a)]   subject to   E[D(delta)] <= budget
+
+Both are `fidec.algos.fidec.make_constrained`; FiDec with `constraint="isotropic"` is DeFlow bit for bit.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fidec.algos.common import residual
+from fidec.algos import fidec
 from fidec.algos.common.base import Algorithm, Method
-from fidec.ops import fisher
+from fidec.algos.constraints.isotropic import Isotropic
 from fidec.types import Spec
 
 
 @dataclass(frozen=True)
-class DeFlowConfig(residual.ResidualConfig):
+class DeFlowConfig(fidec.ResidualConfig):
     """DeFlow's options: those that it shares with FiDec."""
 
 
@@ -26,13 +29,8 @@ PRESETS = {
 }
 
 
-def penalty(field, displacement, base, key, *, anchors, velocity, sample, t_eps):
-    """mean(delta^2) over the action's dimensions, whatever the flow says."""
-    return fisher.penalty(displacement, None, damping=0.0, trace_scale="dimension", half=False, per_dimension=True)
-
-
 def make(config: DeFlowConfig, spec: Spec) -> Algorithm:
-    return residual.make(config, spec, penalty)
+    return fidec.make_constrained(config, spec, Isotropic())
 
 
 METHOD = Method(
@@ -41,5 +39,5 @@ METHOD = Method(
     config=DeFlowConfig,
     make=make,
     presets=PRESETS,
-    logs=residual.LOGS,
+    logs={**fidec.LOGS, "penalty": "E[D], to be compared with the budget"},
 )

@@ -1,121 +1,107 @@
-"""FiDec: the residual map is held inside a trust region measured by the flow's own Fisher information.
+"""FiDec: a behaviour flow, and a residual map that moves its actions towards value inside a trust region.
 
+    a_0 = mu_beta(s, z)                                   the behaviour flow, `flow_steps` Euler steps
+    a   = a_0 + delta(s, a_0)                             the residual map
+    max_delta  E[Q(s, a)]   subject to   E[D(delta; s, a_0)] <= budget
     D(delta; s, a_0) = c delta^T F delta,    F = (1/K) sum_k s_k s_k^T + rho I
 
-with scores s_k read off the velocity field at time t_eps (see `fidec.ops.fisher` for the metrics). The
-paper's Algorithm 1 takes one score at the clean action, s = (t v - a_0) / (1 - t), which constrains a single
-direction and leaves the others free. The default here, `renoised`, averages the score's outer product over
-noised copies of the same action.
+with scores s_k read off the flow's velocity field at time t_eps. One update (Algorithm 1 of the paper):
 
-Where the paper and its released code disagree, each choice is a field of `FiDecConfig` or `ResidualConfig`;
-the presets `paper` and `released` fix them all.
+    critic      (Q(s, a) - r - gamma m Qbar(s', a_0' + delta(s', a_0')))^2
+    flow        flow matching on the data's actions
+    residual    lambda D(delta) - Q(s, a_0 + delta) / mean|Q|
+    multiplier  lambda rises while E[D] exceeds the budget
+
+The paper takes one score at the clean action, s = (t v - a_0) / (1 - t), which constrains a single direction. The
+default here, `renoised`, averages over noised copies of the same action. `fidec.algos.constraints` has all
+constraints. The presets `paper` and `released` fix each choice in which the paper and its released code disagree.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, cast
+from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
+import optax
 
-from fidec.algos.common import closed_form, residual
-from fidec.algos.common.base import Algorithm, Method
+from fidec import nn, optim
+from fidec.algos.common import backbone, refined
+from fidec.algos.common.base import Algorithm, Method, State, Transport, with_base
+from fidec.algos.constraints import Constraint, Model, Move
 from fidec.errors import ConfigError
-from fidec.ops import fisher, flow
-from fidec.types import Spec
+from fidec.ops import dual, fisher, values
+from fidec.types import Batch, Metrics, PRNGKey, Spec
+
+START_TIME = 0.8  # where the score is read until the first calibration
 
 
 @dataclass(frozen=True)
-class FiDecConfig(residual.ResidualConfig):
-    """FiDec's options; the defaults are the preset `recommended`."""
+class ResidualConfig(refined.RefinedConfig):
+    """What FiDec and DeFlow share. The defaults are the benchmark's common values."""
 
-    metric: fisher.Metric = "renoised"
-    """The constraint on displacements. A Fisher metric, with the budget as in the paper: isotropic (DeFlow), local
-    (the paper), renoised, averaged, released (the authors' code). Or a KL in nats, with budget_nats: stein, path,
-    denoising."""
-    budget_nats: float = 0.5
-    """The trust region's size for stein, path and denoising, in nats: the KL from the behaviour flow."""
-    t_eps: float | Literal["auto"] = 0.8
-    """The time near 1 at which the score is read; auto chooses it from the data by score matching."""
-    t_width: float = 0.0
-    """If positive, the time is drawn from [t_eps - t_width, t_eps]."""
-    calibrate_every: int = 1000
-    """Updates between two choices of t_eps, if that is auto; until the first it is 0.8."""
-    anchor: Literal["flow", "data"] = "flow"
-    """Actions at which stein, path and denoising are evaluated: accurate samples of the flow, or the logged ones."""
-    query: fisher.Query = "scaled"
-    """Where stein and path ask for the score of a: at t a (scaled), at a (clean), or at noised copies (renoised)."""
-    samples: int = 4
-    """K: scores averaged in the metric (local has one, and so have stein and path unless they ask at noised copies);
-    for denoising the number of noise levels."""
-    nodes: int = 3
-    """Gauss-Legendre nodes of path: each is one evaluation of the velocity."""
-    centred: bool = True
-    """Subtract path's first-order terms, whose mean is zero for an exact score, as a control variate."""
-    damping: float = 1e-3
-    """rho: added to every eigenvalue of F."""
-    trace_scale: fisher.TraceScale = "dimension"
-    """Divide F by nothing (none), by its trace (unit), or by its mean eigenvalue (dimension)."""
-    half: bool = False
-    """Take one half of the form, as in the paper's KL expansion."""
-    per_dimension: bool = True
-    """Divide the form by the number of action dimensions."""
-    refine: Literal["network", "closed_form"] = "network"
-    """How actions are moved: by a residual network, or by F^-1 grad Q scaled to the budget, without one."""
-    refine_steps: int = 1
-    """Steps in which the closed form walks, each to 1 / refine_steps of the length."""
+    multiplier_init: float = 10.0
+    """lambda at the start."""
+    dual: Literal["log", "projected"] = "log"
+    """The multiplier: Adam on log lambda (the released code) or ReLU(lambda + eta violation) (the paper)."""
+    dual_step_size: float = 1.0
+    """eta of the projected step; the paper does not give it."""
+    order: Literal["joint", "alternating"] = "joint"
+    """One simultaneous step on all modules (the released code), or critic, flow, residual, multiplier in turn, each
+    with the modules before it updated (the paper's Algorithm 1). In both orders the base actions are those of the
+    update's start, which saves a flow solve."""
+    normalize_q: bool = True
+    """Divide Q by its mean magnitude in the residual's objective."""
+    clip_scope: optim.ClipScope = "module"
+    """grad_clip limits one norm over all modules together (global, the released code) or one for each module."""
 
     def __post_init__(self):
         super().__post_init__()
-        if self.t_eps != "auto" and not (isinstance(self.t_eps, float | int) and 0 < self.t_eps < 1):
-            raise ConfigError(f"t_eps must lie strictly between 0 and 1, or be auto, not {self.t_eps}")
-        for name in ("samples", "nodes", "calibrate_every", "refine_steps"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.damping < 0 or self.t_width < 0:
-            raise ConfigError("damping and t_width must not be negative")
-        if not self.budget_nats > 0:
-            raise ConfigError(f"budget_nats must be positive, not {self.budget_nats}")
-        if self.refine == "closed_form":
-            if self.metric in fisher.IN_NATS:
-                raise ConfigError(f"the closed form needs a quadratic metric, not {self.metric!r}; choose renoised")
-            if self.t_eps == "auto":
-                raise ConfigError("t_eps auto is for the residual network; give the closed form a number")
-            if self.damping == 0 and self.metric != "isotropic":
-                raise ConfigError("the closed form inverts F: it needs a positive damping")
+        backbone.positive(self, "multiplier_init", "dual_step_size")
+        if self.order == "alternating" and self.clip_scope == "global" and self.grad_clip is not None:
+            raise ConfigError(
+                "clip_scope 'global' needs all gradients at once, order 'alternating' takes them in turn; "
+                "choose clip_scope 'module' or order 'joint'"
+            )
+
+
+@dataclass(frozen=True)
+class FiDecConfig(ResidualConfig, refined.ConstraintConfig):
+    """FiDec's options; the defaults are the preset `recommended`."""
+
+    budget_nats: float = 0.5
+    """The trust region's size for stein, path and denoising, in nats: the KL from the behaviour flow."""
+    calibrate_every: int = 1000
+    """Updates between two choices of t_eps, if that is auto; until the first it is 0.8."""
 
 
 PRESETS = {
     # Algorithm 1: one score at the clean action, 1/2 delta^T I delta, projected multiplier, modules in turn. The
-    # paper's table scales I by its trace and clips gradients at 5; damping it gives for the closed form only. What
-    # it leaves open is chosen here: eta, the scope of the clip, and the clipping of actions, kept from its FQL
-    # backbone. lambda answers the penalty that the residual step has just computed.
+    # paper's table scales I by its trace and clips gradients at 5; damping it gives for the closed form only. What it
+    # leaves open is chosen here: eta and the scope of the clip. lambda answers the penalty that the residual step has
+    # just computed.
     "paper": {
-        "metric": "local",
+        "constraint": "local",
         "t_eps": 0.8,
         "samples": 1,
         "damping": 0.0,
-        "trace_scale": "unit",
-        "half": True,
-        "per_dimension": False,
+        "scale": "half_trace",
         "dual": "projected",
         "order": "alternating",
         "normalize_q": True,
         "grad_clip": 5.0,
         "clip_scope": "module",
-        "clip_actions": True,
     },
     # The authors' agent with the values of their launch scripts.
     "released": {
-        "metric": "released",
+        "constraint": "velocity",
         "t_eps": 0.9,
         "t_width": 0.05,
         "samples": 8,
         "damping": 1e-3,
-        "trace_scale": "dimension",
-        "half": False,
-        "per_dimension": True,
+        "scale": "mean",
         "dual": "log",
         "order": "joint",
         "normalize_q": False,
@@ -125,77 +111,131 @@ PRESETS = {
 }
 
 
-def penalty(config: FiDecConfig) -> residual.Penalty:
-    """D(delta; s, a_0) under the configured constraint."""
-
-    def time_of(calibrated):
-        return cast(float, config.t_eps) if calibrated is None else calibrated
-
-    def in_nats(field, displacement, base, key, *, anchors, velocity, sample, t_eps):
-        score = fisher.ScoreEstimator(velocity, time_of(t_eps), config.t_width, config.query, config.samples)
-        if config.metric == "stein":
-            return fisher.stein(field, anchors, score, key)
-        if config.metric == "denoising":
-            return fisher.denoising(field, anchors, velocity, key, t_eps=time_of(t_eps), samples=config.samples)
-        return fisher.path(field, anchors, score, key, nodes=config.nodes, centred=config.centred)
-
-    def quadratic(field, displacement, base, key, *, anchors, velocity, sample, t_eps):
-        scores = fisher.metric_scores(
-            cast(fisher.Quadratic, config.metric),
-            base,
-            key,
-            velocity=velocity,
-            sample=sample,
-            samples=config.samples,
-            t_eps=time_of(t_eps),
-            width=config.t_width,
-        )
-        return closed_form.cost(displacement, scores, config)
-
-    return in_nats if config.metric in fisher.IN_NATS else quadratic
-
-
-def flow_anchors(velocity, data, key, *, steps: int):
-    """Samples of the flow's own density, where a KL from it cannot be negative.
-
-    The policy's base actions will not do: ten Euler steps and a clip end elsewhere, and a map may then lower the
-    estimate below zero by undoing their error. Heun's steps are accurate enough.
-    """
-    return flow.sample(velocity, jax.random.normal(key, data.shape), steps, "heun")
-
-
-def calibrate(velocity, actions, key):
-    """t_eps by score matching on the data's actions."""
-    return fisher.choose_time(velocity, actions, key)[0]
-
-
-def anchors_of(config: FiDecConfig) -> residual.Anchor:
-    if config.anchor == "data":
-        return lambda velocity, data, key: data
-    return partial(flow_anchors, steps=config.flow_steps)
-
-
 def make(config: FiDecConfig, spec: Spec) -> Algorithm:
-    if config.refine == "closed_form":
-        return closed_form.make(config, spec)
-    nats = config.metric in fisher.IN_NATS
-    return residual.make(
-        config,
-        spec,
-        penalty(config),
-        budget=config.budget_nats if nats else config.budget,
-        unit="nats" if nats else "of the penalty",
-        anchor=anchors_of(config) if nats else None,
-        calibrate=calibrate if config.t_eps == "auto" else None,
-        calibrate_every=config.calibrate_every,
-    )
+    return make_constrained(config, spec, config.build_constraint())
 
 
+def make_constrained(config: ResidualConfig, spec: Spec, constraint: Constraint) -> Algorithm:
+    """The algorithm for one constraint. DeFlow is this with the isotropic one."""
+    encoder = backbone.encoder(spec)
+    critic: Any = nn.Critic(config.hidden, encoder=encoder)
+    residual: Any = nn.ResidualMap(config.hidden, spec.action_dim, encoder)
+    behaviour = backbone.FlowPolicy(config.hidden, spec, config.flow_steps)
+    adam = optax.adam(config.learning_rate)
+    budget = constraint.limit(config.budget)
+    log_dual, calibrated = config.dual == "log", constraint.t_eps == "auto"
+
+    def init(key: PRNGKey) -> State:
+        networks = {"critic": (critic, "sa"), "flow": (behaviour.network, "sat"), "residual": (residual, "sa")}
+        params, constants = backbone.init_modules(key, networks, spec), {}
+        # A Python float would be weakly typed, and the second call of a jitted update would compile again.
+        multiplier = jnp.asarray(config.multiplier_init, jnp.float32)
+        if log_dual:
+            params["multiplier"] = jnp.log(multiplier)
+        else:
+            constants["multiplier"] = multiplier
+        if calibrated:
+            constants["t_eps"] = jnp.asarray(START_TIME, jnp.float32)
+        return backbone.start(params, adam, targets=("critic",), constants=constants)
+
+    def calibrate(state: State, velocity, actions, key) -> jax.Array:
+        """t_eps by score matching on the data's actions, every `calibrate_every` updates."""
+        due = (state.step > 0) & (state.step % constraint.calibrate_every == 0)
+        choose = lambda: fisher.choose_time(velocity, actions, key)[0]  # noqa: E731
+        return jax.lax.cond(due, choose, lambda: state.params["t_eps"])
+
+    def update(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
+        noise_key, flow_key, penalty_key = jax.random.split(key, 3)
+        calibrate_key, anchor_key = jax.random.fold_in(penalty_key, 1), jax.random.fold_in(penalty_key, 2)
+        rows, d = batch.actions.shape
+        # Base actions. One solve serves s and s': twice the rows, half the launches.
+        encode = partial(behaviour.encode, state.params["flow"])
+        both = jnp.concatenate([encode(batch.observations), encode(batch.next_observations)])
+        noise = jax.random.normal(noise_key, (2 * rows, d))
+        base = behaviour.sample(state.params["flow"], both, noise, encoded=True)
+        base, next_base = jax.lax.stop_gradient((base[:rows], base[rows:]))
+        velocity = behaviour.velocity(state.params["flow"], both[:rows], encoded=True)
+        anchors = jax.lax.stop_gradient(constraint.anchors(velocity, base, anchor_key, config.flow_steps))
+        t_eps = calibrate(state, velocity, batch.actions, calibrate_key) if calibrated else None
+
+        def critic_loss(own, params):
+            next_displacement = residual.apply(params["residual"], batch.next_observations, next_base)
+            next_actions = jnp.clip(next_base + next_displacement, -1.0, 1.0)
+            return backbone.policy_critic_loss(critic, own, state.target["critic"], batch, next_actions, config)
+
+        def flow_loss(own, params):
+            return behaviour.loss(own, batch.observations, batch.actions, flow_key), {}
+
+        def residual_loss(own, params):
+            field = partial(residual.apply, own, batch.observations)
+            displacement = field(base)
+            actions = jnp.clip(base + displacement, -1.0, 1.0)
+            q = critic.apply(params["critic"], batch.observations, actions).mean(axis=0)
+            q_scale = values.value_scale(q) if config.normalize_q else 1.0
+            penalty = constraint.penalty(
+                Move(field, base, displacement),
+                behaviour_at(params, batch.observations, anchors, t_eps),
+                penalty_key,
+            ).mean()
+            multiplier = jnp.exp(params["multiplier"]) if log_dual else params["multiplier"]
+            multiplier = jax.lax.stop_gradient(multiplier)
+            metrics = {"q_policy": q.mean(), "penalty": penalty, "multiplier": multiplier}
+            metrics |= refined.displacement_metrics(base, displacement)
+            return multiplier * penalty - q_scale * q.mean(), metrics
+
+        def transform(grads, metrics):
+            """Add the multiplier's gradient after the residual's, and clip."""
+            if log_dual and "penalty" in metrics:
+                grads = {**grads, "multiplier": dual.log_gradient(metrics["penalty"] - budget)}
+                metrics["grad_norm/multiplier"] = optax.tree.norm(grads["multiplier"])
+            return optim.clip_gradients(grads, config.grad_clip, config.clip_scope)
+
+        losses = {"critic": critic_loss, "flow": flow_loss, "residual": residual_loss}
+        turns = [losses] if config.order == "joint" else [{name: loss} for name, loss in losses.items()]
+        after, metrics, frozen = state, {}, backbone.frozen_modules(config)
+        for turn in turns:
+            after, logged = backbone.gradient_step(after, turn, adam, frozen, transform)
+            metrics |= logged
+        constants = {}
+        if not log_dual:
+            violation = metrics["penalty"] - budget
+            constants["multiplier"] = dual.projected_step(state.params["multiplier"], violation, config.dual_step_size)
+        if calibrated:
+            constants["t_eps"] = metrics["t_eps"] = t_eps
+        metrics["loss"] = metrics["critic_loss"] + metrics["flow_loss"] + metrics["residual_loss"]
+        after = after._replace(params={**after.params, **constants})
+        return backbone.advance(state, after, config.target_rate), metrics
+
+    def behaviour_at(params, observations, anchors, t_eps) -> Model:
+        velocity = behaviour.velocity(params["flow"], observations)
+        return Model(velocity, partial(behaviour.sample, params["flow"], observations), anchors, t_eps)
+
+    def move(params, observations, base, key):
+        return base + residual.apply(params["residual"], observations, base)
+
+    def transport(state: State, observations) -> Transport:
+        field = partial(residual.apply, state.params["residual"], observations)
+        model = partial(behaviour_at, state.params, observations, t_eps=state.params.get("t_eps"))
+        cost = lambda base, key: constraint.penalty(Move(field, base, field(base)), model(base), key)  # noqa: E731
+        return Transport(model(None).velocity, model(None).sample, field, cost, budget, constraint.unit)
+
+    act_with_base = refined.act_by(critic, behaviour, spec, move)
+    policy = lambda state: state._replace(target=None, optimiser=None)  # noqa: E731
+    return with_base(init, update, act_with_base, policy, transport)
+
+
+LOGS = {
+    "q_policy": "mean of Q at the refined actions",
+    "penalty": "E[D], to be compared with the budget (in nats for `stein`, `path` and `denoising`)",
+    "multiplier": "lambda at the start of the update",
+    "displacement": "root mean square of |delta|, before clipping",
+    "clipped": "share of action components that the displacement carries outside [-1, 1]",
+}
 METHOD = Method(
     name="fidec",
     summary="flow policy refined by a residual map inside a Fisher trust region",
     config=FiDecConfig,
     make=make,
     presets=PRESETS,
-    logs={**residual.LOGS, "t_eps": "the time at which the score is read, if it is calibrated"},
+    logs={**LOGS, "t_eps": "the time at which the score is read, if it is calibrated"},
 )

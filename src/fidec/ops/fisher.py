@@ -1,32 +1,17 @@
-"""What a displacement delta costs: the constraints of the trust region, all fed by the behaviour flow's score.
+"""The mathematics of the constraints on a displacement delta, fed by the behaviour flow's score.
 
-Quadratic forms in a metric F (their budget is the paper's, in units of the scaled form):
+Quadratic forms c * delta^T F delta with F = (1/K) sum_k s_k s_k^T + rho I. F is never built, because
+delta^T F delta = mean_k (s_k . delta)^2 + rho |delta|^2 and tr F = mean_k |s_k|^2 + rho d need dot products only.
 
-    penalty = c * delta^T F delta,    F = (1/K) sum_k s_k s_k^T + rho I
+Estimates of KL(refined || behaviour) in nats: `stein`, `path` and `denoising`.
 
-F is never built: delta^T F delta = mean_k (s_k . delta)^2 + rho |delta|^2 and tr F = mean_k |s_k|^2 + rho d
-need dot products only. The metrics differ in their scores s_k:
-
-- `isotropic`: F = I, DeFlow's metric;
-- `local`: one score at the very action that is displaced, at time t_eps and without added noise (the paper);
-- `renoised`: K scores at noised copies t a + (1 - t) z_k of that action, where the velocity field has been
-  trained and where the mean outer product is of full rank;
-- `averaged`: scores at noised copies of K fresh flow samples of the state: the covariance of the state's score, which
-  is twice the second-order KL of a rigid shift;
-- `released`: v / (1 - t), which is not the score, at the same points (what the authors' code computes).
-
-Estimates of KL(refined || behaviour), whose budget is in nats, with J = d delta / d a:
-
-- `stein`: 1/2 E (tr J + s . delta)^2, the KL to second order in any small displacement;
-- `path`: E[-int_0^1 s(a + u delta) . delta du - log|det(I + J)|], the KL of a displacement of any size;
-- `denoising`: the same KL with log p read off the denoising errors of all noise levels instead of one score. It asks
-  the field only where it was trained, and where it knows nothing its errors count as cost.
+`fidec.algos.constraints` makes constraints of these functions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, get_args
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -36,16 +21,9 @@ from jaxtyping import Array, Float
 from fidec.ops import flow, jacobian
 from fidec.types import PRNGKey
 
-Quadratic = Literal["isotropic", "local", "renoised", "averaged", "released"]
-Nats = Literal["stein", "path", "denoising"]
-Metric = Literal[Quadratic, Nats]
-IN_NATS = get_args(Nats)
-Query = Literal["scaled", "clean", "renoised"]
-TraceScale = Literal["none", "unit", "dimension"]
+Scale = Literal["mean", "half_trace", "half"]
 Actions = Float[Array, "b d"]
 Scores = Float[Array, "k b d"]
-
-
 Time = float | Array
 ScoreFunction = Callable[[Array, PRNGKey], Array]
 
@@ -80,8 +58,7 @@ def renoised_scores(
     return flow.velocity_to_score(velocity(x, t), x, t)
 
 
-def state_scores(
-    velocity: flow.Velocity,
+def state_points(
     sample: Callable[[Array], Array],
     shape: tuple[int, ...],
     key: PRNGKey,
@@ -89,59 +66,25 @@ def state_scores(
     samples: int,
     t_eps: Time,
     width: float = 0.0,
-    released: bool = False,
-) -> Scores:
-    """The score at noised copies of fresh flow samples of the state, or v / (1 - t) as in the released code.
+) -> tuple[Scores, Float[Array, "k b 1"]]:
+    """Noised copies of fresh flow samples of the state, and their times.
 
     `sample` carries noise of shape (samples, *shape) to actions: `samples` further solves for each state.
     """
     sample_key, noise_key = jax.random.split(key)
     fresh = sample(jax.random.normal(sample_key, (samples, *shape)))
-    x, t = _renoise(fresh, noise_key, t_eps, width)
-    v = velocity(x, t)
-    return v / jnp.maximum(1.0 - t, 1e-6) if released else flow.velocity_to_score(v, x, t)
-
-
-def metric_scores(
-    metric: Quadratic,
-    actions: Actions,
-    key: PRNGKey,
-    *,
-    velocity: flow.Velocity,
-    sample: Callable[[Array], Array],
-    samples: int,
-    t_eps: Time,
-    width: float = 0.0,
-) -> Scores | None:
-    """The scores of a quadratic metric by name; None for the isotropic one."""
-    match metric:
-        case "isotropic":
-            return None
-        case "local":
-            return local_scores(velocity, actions, key, t_eps=t_eps, width=width)
-        case "renoised":
-            return renoised_scores(velocity, actions, key, samples=samples, t_eps=t_eps, width=width)
-        case "averaged" | "released":
-            released = metric == "released"
-            many = {"samples": samples, "t_eps": t_eps, "width": width, "released": released}
-            return state_scores(velocity, sample, actions.shape, key, **many)
+    return _renoise(fresh, noise_key, t_eps, width)
 
 
 def penalty(
-    displacement: Actions,
-    scores: Scores | None,
-    *,
-    damping: float,
-    trace_scale: TraceScale,
-    half: bool,
-    per_dimension: bool,
+    displacement: Actions, scores: Scores | None, *, damping: float = 0.0, scale: Scale = "mean"
 ) -> Float[Array, " b"]:
-    """The penalty of each displacement; `scores` of None stands for the isotropic metric F = I.
+    """c delta^T F delta for each displacement; `scores` of None stands for F = I.
 
-    `trace_scale` divides F by its trace (`unit`: the trace becomes 1) or by its mean eigenvalue (`dimension`:
-    the trace becomes d, so that F = I is left as it is), `half` takes 1/2 of the form, `per_dimension`
-    divides by d. With `dimension` and `per_dimension` a multiple of the identity costs mean(delta^2), DeFlow's
-    penalty: that puts the budgets of all metrics on one scale.
+    - `mean`: c = 1 / tr F. A multiple of the identity costs mean(delta^2), which is DeFlow's penalty: the budgets of
+      all quadratic constraints are on one scale.
+    - `half_trace`: c = 1 / (2 tr F), the paper's.
+    - `half`: c = 1 / 2, the second-order KL of a rigid shift.
     """
     d = displacement.shape[-1]
     square = jnp.sum(displacement**2, axis=-1)
@@ -150,10 +93,13 @@ def penalty(
     else:
         form = jnp.mean(jnp.sum(scores * displacement, axis=-1) ** 2, axis=0) + damping * square
         trace = jnp.mean(jnp.sum(scores**2, axis=-1), axis=0) + damping * d
-    if trace_scale != "none":
-        unit = trace if trace_scale == "unit" else trace / d
-        form = form / jnp.maximum(unit, 1e-6)
-    return form * ((0.5 if half else 1.0) / (d if per_dimension else 1))
+    match scale:
+        case "mean":  # F is divided by its mean eigenvalue, and the form by d
+            return form / jnp.maximum(trace / d, 1e-6) * (1.0 / d)
+        case "half_trace":
+            return form / jnp.maximum(trace, 1e-6) * 0.5
+        case "half":
+            return form * 0.5
 
 
 def natural_direction(value_gradient: Actions, scores: Scores | None, *, damping: float) -> Actions:
@@ -173,30 +119,18 @@ def natural_direction(value_gradient: Actions, scores: Scores | None, *, damping
     return jnp.linalg.solve(form, value_gradient[..., None])[..., 0]
 
 
-class ScoreEstimator(NamedTuple):
-    """The gradient of log p by the action, read off a velocity field: one estimator for the constraints in nats.
+def scaled_score(velocity: flow.Velocity, t_eps: Time, width: float = 0.0) -> ScoreFunction:
+    """The gradient of log p by the action: t s_t(t a), with an error of order (1 - t)^2.
 
-    - `clean` asks at the action itself, (t v(a, t) - a) / (1 - t). The error is of order 1 - t, for p_t is centred at
-      t a: where the behaviour is narrower than 1 - t the estimate is mostly -a / (1 - t).
-    - `scaled` asks at t a, where p_t has what p has at a: t s_t(t a), with an error of order (1 - t)^2.
-    - `renoised` asks at K noised copies x = t a + (1 - t) z, where the field was trained; t s_t(x) is the gradient by
-      a of the density smoothed by that noise. One key gives one noise, whatever the points.
+    p_t has at t a what p has at a. At a itself the error of s_t would be of order 1 - t, because p_t is centred at
+    t a: where the behaviour is narrower than 1 - t, s_t(a) is mostly -a / (1 - t).
     """
 
-    velocity: flow.Velocity
-    t_eps: Time = 0.95
-    width: float = 0.0
-    query: Query = "scaled"
-    samples: int = 1
+    def score(points: Actions, key: PRNGKey) -> Scores:
+        t = draw_times(key, (points.shape[0], 1), t_eps, width)
+        return t * flow.velocity_to_score(velocity(t * points, t), t * points, t)[None]
 
-    def __call__(self, points: Actions, key: PRNGKey) -> Scores:
-        if self.query == "clean":
-            return local_scores(self.velocity, points, key, t_eps=self.t_eps, width=self.width)
-        if self.query == "scaled":
-            t = draw_times(key, (points.shape[0], 1), self.t_eps, self.width)
-            return t * flow.velocity_to_score(self.velocity(t * points, t), t * points, t)[None]
-        x, t = _renoise(jnp.broadcast_to(points, (self.samples, *points.shape)), key, self.t_eps, self.width)
-        return t * flow.velocity_to_score(self.velocity(x, t), x, t)
+    return score
 
 
 def stein(
@@ -321,10 +255,10 @@ def score_matching(score: ScoreFunction, actions: Actions, key: PRNGKey, *, exac
 
 
 def choose_time(
-    velocity: flow.Velocity, actions: Actions, key: PRNGKey, *, query: Query = "scaled"
+    velocity: flow.Velocity, actions: Actions, key: PRNGKey
 ) -> tuple[Float[Array, ""], Float[Array, " n"]]:
     """The time of least score-matching loss, and the loss of each time 1 - DISTANCES."""
     candidates = 1.0 - jnp.asarray(DISTANCES, actions.dtype)
-    loss = lambda t: score_matching(ScoreEstimator(velocity, t, query=query), actions, key)  # noqa: E731
+    loss = lambda t: score_matching(scaled_score(velocity, t), actions, key)  # noqa: E731
     losses = jax.lax.map(loss, candidates)
     return candidates[jnp.argmin(losses)], losses

@@ -1,8 +1,8 @@
-"""What the benchmark's methods share: settings, starting states, and a flow as a policy."""
+"""What the benchmark's methods share: options, starting states, updates, and a flow as a policy."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,22 +17,29 @@ from fidec.types import Batch, Metrics, Params, PRNGKey, Spec
 
 
 def at_least_one(config: Any, *names: str) -> None:
-    """Refuse these options of a configuration if they are below 1."""
+    """Raise ConfigError if one of these options is below 1."""
     for name in names:
         if not getattr(config, name) >= 1:
             raise ConfigError(f"{name} must be at least 1, not {getattr(config, name)}")
 
 
 def not_negative(config: Any, *names: str) -> None:
-    """Refuse these options of a configuration if they are below 0, or no number."""
+    """Raise ConfigError if one of these options is below 0 or not a number."""
     for name in names:
         if not getattr(config, name) >= 0:
             raise ConfigError(f"{name} must not be negative, but is {getattr(config, name)}")
 
 
+def positive(config: Any, *names: str) -> None:
+    """Raise ConfigError if one of these options is not above 0."""
+    for name in names:
+        if not getattr(config, name) > 0:
+            raise ConfigError(f"{name} must be positive, not {getattr(config, name)}")
+
+
 @dataclass(frozen=True)
 class NetworkConfig:
-    """Settings of every method on the FQL backbone."""
+    """Options of every method on the FQL backbone."""
 
     hidden: tuple[int, ...] = (512, 512, 512, 512)
     """Widths of the hidden layers of every network."""
@@ -49,7 +56,7 @@ class NetworkConfig:
 
 @dataclass(frozen=True)
 class ValueConfig(NetworkConfig):
-    """Settings of every method that learns a value."""
+    """Options of every method that learns a value."""
 
     discount: float = 0.99
     """The discount gamma."""
@@ -66,7 +73,7 @@ class ValueConfig(NetworkConfig):
 
 @dataclass(frozen=True)
 class FlowConfig(ValueConfig):
-    """Settings of methods with a TD critic and a flow."""
+    """Options of methods with a TD critic and a flow."""
 
     q_aggregate: values.Aggregate = "mean"
     """How the two target critics make one TD target."""
@@ -85,7 +92,7 @@ def require_flat(spec: Spec, method: str) -> None:
 
 
 def encoder(spec: Spec) -> nn.Impala | None:
-    """What stands between observations and a network: nothing for vectors, convolutions for images."""
+    """The encoder of observations: none for vectors, convolutions for images."""
     if len(spec.observation_shape) not in (1, 3):
         raise ConfigError(
             f"observations must be vectors or images (height, width, channels), not of shape {spec.observation_shape}"
@@ -109,10 +116,18 @@ def init_modules(key: PRNGKey, networks: Mapping[str, tuple[Any, str]], spec: Sp
     }
 
 
-def start(params: dict[str, Params], optimisers: optim.Optimisers, targets: Sequence[str] = ()) -> State:
-    """The state before the first step: targets equal their networks, moments are zero."""
+def start(
+    params: dict[str, Params],
+    optimisers: optim.Optimisers,
+    targets: Sequence[str] = (),
+    constants: Mapping[str, Params] | None = None,
+) -> State:
+    """The state before the first step: targets equal their networks, moments are zero.
+
+    `constants` are parameters that have no optimiser.
+    """
     return State(
-        params=params,
+        params={**params, **(constants or {})},
         target={name: jax.tree.map(jnp.copy, params[name]) for name in targets},
         optimiser={name: optim.optimiser_of(optimisers, name).init(module) for name, module in params.items()},
         step=jnp.zeros((), jnp.int32),
@@ -126,25 +141,43 @@ def descend(
     target_rate: float | Mapping[str, Any] = 0.0,
     frozen: Sequence[str] = (),
 ) -> tuple[State, Metrics]:
-    """One simultaneous step on every module's own loss; of `frozen` modules the loss is only logged.
+    """One update: a simultaneous step on every module's own loss, and a step of the targets."""
+    after, metrics = gradient_step(state, losses, optimisers, frozen)
+    return advance(state, after, target_rate), metrics
 
-    The targets follow the parameters as they were before it, as in the FQL backbone, at one rate or at one for each.
+
+def gradient_step(
+    state: State,
+    losses: Mapping[str, Any],
+    optimisers: optim.Optimisers,
+    frozen: Sequence[str] = (),
+    transform: Callable[[dict[str, Params], Metrics], dict[str, Params]] = lambda grads, metrics: grads,
+) -> tuple[State, Metrics]:
+    """One simultaneous step on every module's own loss. The loss of a `frozen` module is only logged.
+
+    `transform(gradients, metrics)` gives the gradients that are used. The targets and the step counter stay.
     """
-    grads, metrics = optim.gradients(held(losses, frozen), state.params)
-    grads = {name: grad for name, grad in grads.items() if name not in frozen}  # zeros, but momentum would still move
+    losses = {name: _without_gradient(loss) if name in frozen else loss for name, loss in losses.items()}
+    grads, metrics = optim.gradients(losses, state.params)
+    # The gradient of a frozen module is zero, but momentum would move it.
+    grads = transform({name: grad for name, grad in grads.items() if name not in frozen}, metrics)
     params, optimiser = optim.step(optimisers, grads, state.params, state.optimiser)
-    rates = target_rate if isinstance(target_rate, Mapping) else dict.fromkeys(state.target, target_rate)
-    target = {name: optim.polyak(state.params[name], old, rates[name]) for name, old in state.target.items()}
-    return State(params, target, optimiser, state.step + 1), metrics
+    return state._replace(params=params, optimiser=optimiser), metrics
 
 
-def held(losses: Mapping[str, Any], frozen: Sequence[str]) -> dict[str, Any]:
-    """The losses, those of `frozen` modules without a gradient: it is zero, and no backward pass is paid for."""
+def advance(before: State, after: State, target_rate: float | Mapping[str, Any]) -> State:
+    """`after` with the next step number and the targets moved, at one rate or at one for each.
 
-    def still(loss):
-        return lambda own, params: loss(jax.lax.stop_gradient(own), params)
+    The targets follow the parameters as they were before the step, as in the FQL backbone.
+    """
+    rates = target_rate if isinstance(target_rate, Mapping) else dict.fromkeys(before.target, target_rate)
+    target = {name: optim.polyak(before.params[name], old, rates[name]) for name, old in before.target.items()}
+    return after._replace(target=target, step=before.step + 1)
 
-    return {name: still(loss) if name in frozen else loss for name, loss in losses.items()}
+
+def _without_gradient(loss: Any) -> Any:
+    """The loss with a gradient of zero, which needs no backward pass."""
+    return lambda own, params: loss(jax.lax.stop_gradient(own), params)
 
 
 def frozen_modules(config: Any) -> tuple[str, ...]:
@@ -166,9 +199,9 @@ def noise_for(key: PRNGKey, observations: Any, spec: Spec, number: int) -> jax.A
 class FlowPolicy:
     """A velocity field and its Euler sampler, conditioned on observations."""
 
-    def __init__(self, hidden: Sequence[int], spec: Spec, steps: int, clip: bool = True):
+    def __init__(self, hidden: Sequence[int], spec: Spec, steps: int):
         self.network: Any = nn.VelocityField(hidden, spec.action_dim, encoder(spec))
-        self.steps, self.clip = steps, clip
+        self.steps = steps
 
     def encode(self, params: Params, observations: jax.Array) -> jax.Array:
         """Features of images; vectors are their own."""
@@ -180,9 +213,9 @@ class FlowPolicy:
         return lambda x, t: self.network.apply(params, features, x, t, encoded=True)
 
     def sample(self, params: Params, observations: jax.Array, noise: jax.Array, encoded: bool = False) -> jax.Array:
-        """mu(s, z), clipped to the box of actions unless the policy says otherwise."""
+        """mu(s, z), clipped to the box of actions."""
         actions = flow.sample(self.velocity(params, observations, encoded), noise, self.steps)
-        return jnp.clip(actions, -1.0, 1.0) if self.clip else actions
+        return jnp.clip(actions, -1.0, 1.0)
 
     def loss(self, params: Params, observations: jax.Array, actions: jax.Array, key: PRNGKey) -> jax.Array:
         """Flow matching on the data's actions."""

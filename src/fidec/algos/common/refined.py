@@ -1,0 +1,88 @@
+"""Policies that move the actions of a behaviour flow: what FiDec, DeFlow and the closed form share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from fidec.algos import constraints
+from fidec.algos.common import backbone
+from fidec.algos.common.base import ActWithBase, State
+from fidec.errors import ConfigError
+from fidec.ops import fisher, policies
+from fidec.types import Spec
+
+
+@dataclass(frozen=True)
+class RefinedConfig(backbone.FlowConfig):
+    """Options of every method that moves the actions of a behaviour flow."""
+
+    budget: float = 0.001
+    """epsilon: the trust region's size, in units of the penalty (isotropic: mean squared displacement)."""
+    grad_clip: float | None = None
+    """Largest gradient norm; None does not clip."""
+    train_flow: bool = True
+    """Train the behaviour flow. False keeps it and its optimiser state as they are: a flow frozen online."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        backbone.positive(self, "budget")
+        if not (self.grad_clip is None or self.grad_clip > 0):
+            raise ConfigError(f"grad_clip must be positive, or None for no clipping, not {self.grad_clip}")
+
+
+@dataclass(frozen=True)
+class ConstraintConfig(RefinedConfig):
+    """Options of methods with a choice of the constraint."""
+
+    constraint: str = "renoised"
+    """The constraint on displacements. Quadratic, with the budget as in the paper: isotropic (DeFlow), local (the
+    paper), renoised, averaged, velocity (the authors' code). A KL in nats, with budget_nats: stein, path, denoising.
+    Or one that another package adds."""
+    t_eps: float | Literal["auto"] = 0.8
+    """The time near 1 at which the score is read; auto chooses it from the data by score matching."""
+    t_width: float = 0.0
+    """If positive, the time is drawn from [t_eps - t_width, t_eps]."""
+    samples: int = 4
+    """K: scores averaged in renoised, averaged and velocity; the number of noise levels in denoising."""
+    damping: float = 1e-3
+    """rho: added to every eigenvalue of F in a quadratic constraint."""
+    scale: fisher.Scale = "mean"
+    """The constant of a quadratic constraint: delta^T F delta / tr F (mean), half of that (half_trace), or
+    delta^T F delta / 2 (half)."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        backbone.at_least_one(self, "samples")
+        self.build_constraint()
+
+    def build_constraint(self) -> Any:
+        """The constraint with these options."""
+        return constraints.build(self.constraint, self)
+
+
+def act_by(critic: Any, behaviour: backbone.FlowPolicy, spec: Spec, move: Callable[..., jax.Array]) -> ActWithBase:
+    """`act_with_base` for `move(params, observations, base, key)`: flow samples, moved; of several the best by mean Q."""
+
+    def act_with_base(state: State, observations, key, candidates: int = 1):
+        noise = backbone.noise_for(key, observations, spec, candidates)
+        base = behaviour.sample(state.params["flow"], observations, noise)
+        actions = jnp.clip(move(state.params, observations, base, key), -1.0, 1.0)
+        if candidates == 1:
+            return actions[0], base[0]
+        q = critic.apply(state.params["critic"], observations, actions).mean(axis=0)
+        return policies.best_of(actions, q), policies.best_of(base, q)
+
+    return act_with_base
+
+
+def displacement_metrics(base: jax.Array, displacement: jax.Array) -> dict[str, jax.Array]:
+    """How far base actions are moved, and how often out of the box."""
+    return {
+        "displacement": jnp.sqrt(jnp.mean(jnp.sum(displacement**2, axis=-1))),
+        "clipped": jnp.mean(jnp.abs(base + displacement) > 1.0),
+    }

@@ -1,0 +1,161 @@
+"""What a displacement costs: the constraints of FiDec's trust region, one file each.
+
+A constraint gives each base action a_0 a penalty D(delta; s, a_0). FiDec holds the mean penalty at its budget. There
+are two kinds:
+
+- `Quadratic`: c delta^T F delta with F = (1/K) sum_k s_k s_k^T + rho I. These constraints are metrics. They differ in
+  the scores s_k.
+- `KL`: an estimate of KL(refined || behaviour) in nats.
+
+A new constraint is one module of this package with a `CONSTRAINT`, or an entry point of the group `fidec.constraints`:
+a frozen dataclass that derives from `Constraint`, `Quadratic` or `KL`. FiDec's options of the same names set its
+fields.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import jax
+from jaxtyping import Array, Float
+
+from fidec.errors import ConfigError
+from fidec.ops import fisher, flow, jacobian
+from fidec.register import Register
+from fidec.types import PRNGKey
+
+Actions = Float[Array, "b d"]
+Costs = Float[Array, " b"]
+
+
+class Move(NamedTuple):
+    """A residual map at a batch of base actions."""
+
+    field: jacobian.Field
+    """delta(a); row i of the result depends on row i of the actions alone."""
+    base: Actions
+    """a_0."""
+    displacement: Actions
+    """delta(a_0)."""
+
+
+class Model(NamedTuple):
+    """The behaviour flow at a batch of states."""
+
+    velocity: flow.Velocity
+    sample: Callable[[Array], Array]
+    """Carries noise, with any leading axes, to actions."""
+    anchors: Actions
+    """Samples of the density that the velocity field describes."""
+    t_eps: fisher.Time | None = None
+    """The calibrated time, if the constraint's own is `auto`."""
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A constraint with its options."""
+
+    t_eps: float | Literal["auto"] = 0.8
+    """The time at which scores are read."""
+    t_width: float = 0.0
+    """If positive, the time is drawn from [t_eps - t_width, t_eps]."""
+    calibrate_every: int = 1000
+    """Updates between two choices of t_eps, if that is auto."""
+
+    unit: ClassVar[str] = "of the penalty"  # of the budget
+
+    def __post_init__(self):
+        if self.t_eps != "auto" and not (isinstance(self.t_eps, float | int) and 0 < self.t_eps < 1):
+            raise ConfigError(f"t_eps must lie strictly between 0 and 1, or be auto, not {self.t_eps}")
+        if not self.t_width >= 0:
+            raise ConfigError(f"t_width must not be negative, but is {self.t_width}")
+        if self.calibrate_every < 1:
+            raise ConfigError(f"calibrate_every must be at least 1, not {self.calibrate_every}")
+
+    def penalty(self, move: Move, model: Model, key: PRNGKey) -> Costs:
+        """The cost of each displacement."""
+        raise NotImplementedError
+
+    def limit(self, budget: float) -> float:
+        """The budget of the mean penalty, in this constraint's unit, for FiDec's `budget`."""
+        return budget
+
+    def anchors(self, velocity: flow.Velocity, base: Actions, key: PRNGKey, steps: int) -> Actions:
+        """The actions at which the constraint is evaluated: the base actions."""
+        return base
+
+    def time(self, model: Model) -> fisher.Time:
+        """t_eps as a number."""
+        time = model.t_eps if self.t_eps == "auto" else self.t_eps
+        if time is None:
+            raise ConfigError("t_eps is auto, but there is no calibrated time")
+        return time
+
+
+@dataclass(frozen=True)
+class Quadratic(Constraint):
+    """c delta^T F delta with F = (1/K) sum_k s_k s_k^T + rho I, for the scores s_k of a subclass."""
+
+    damping: float = 1e-3
+    """rho."""
+    scale: fisher.Scale = "mean"
+    """The constant c."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.damping >= 0:
+            raise ConfigError(f"damping must not be negative, but is {self.damping}")
+
+    def scores(self, actions: Actions, model: Model, key: PRNGKey) -> fisher.Scores | None:
+        """The vectors s_k at these actions; None stands for F = I."""
+        raise NotImplementedError
+
+    def form(self, displacement: Actions, scores: fisher.Scores | None) -> Costs:
+        """c delta^T F delta."""
+        return fisher.penalty(displacement, scores, damping=self.damping, scale=self.scale)
+
+    def penalty(self, move: Move, model: Model, key: PRNGKey) -> Costs:
+        return self.form(move.displacement, self.scores(move.base, model, key))
+
+
+@dataclass(frozen=True)
+class KL(Constraint):
+    """An estimate of KL(refined || behaviour) in nats, by a subclass.
+
+    It is evaluated at samples of the flow's own density, where a KL from it cannot be negative. The policy's base
+    actions are not such samples: ten Euler steps and a clip end elsewhere, and a map may then lower the estimate
+    below zero by undoing their error. Heun's steps are accurate enough.
+    """
+
+    budget_nats: float = 0.5
+    """The budget."""
+
+    unit: ClassVar[str] = "nats"
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.budget_nats > 0:
+            raise ConfigError(f"budget_nats must be positive, not {self.budget_nats}")
+
+    def limit(self, budget: float) -> float:
+        return self.budget_nats
+
+    def anchors(self, velocity: flow.Velocity, base: Actions, key: PRNGKey, steps: int) -> Actions:
+        return flow.sample(velocity, jax.random.normal(key, base.shape), steps, "heun")
+
+    def score(self, model: Model) -> fisher.ScoreFunction:
+        """The behaviour's score as a function of actions and a key."""
+        return fisher.scaled_score(model.velocity, self.time(model), self.t_width)
+
+
+CONSTRAINTS = Register("constraint", __name__, "CONSTRAINT", type, "fidec.constraints")
+
+
+def build(name: str, options: Any) -> Any:
+    """The constraint of that name; attributes of `options` with the names of its fields set them."""
+    kind: Any = CONSTRAINTS.get(name)
+    known = [field.name for field in dataclasses.fields(kind) if hasattr(options, field.name)]
+    return kind(**{field: getattr(options, field) for field in known})

@@ -1,0 +1,34 @@
+"""averaged: K scores at noised copies of fresh flow samples of the state.
+
+Their mean outer product is the covariance of the state's score, which is twice the second-order KL of a rigid shift.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fidec.algos.constraints import Actions, Model, Quadratic
+from fidec.ops import fisher, flow
+from fidec.types import PRNGKey
+
+
+@dataclass(frozen=True)
+class Averaged(Quadratic):
+    """The score at noised copies of flow samples; it costs K further flow solves for each state."""
+
+    samples: int = 4
+    """K."""
+
+    def scores(self, actions: Actions, model: Model, key: PRNGKey) -> fisher.Scores:
+        x, t = fisher.state_points(
+            model.sample,
+            actions.shape,
+            key,
+            samples=self.samples,
+            t_eps=self.time(model),
+            width=self.t_width,
+        )
+        return flow.velocity_to_score(model.velocity(x, t), x, t)
+
+
+CONSTRAINT = Averaged

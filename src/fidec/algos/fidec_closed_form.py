@@ -1,0 +1,127 @@
+"""FiDec in closed form: each action takes the natural gradient step of its own trust region, without a network.
+
+    delta* = (1/lambda) F^-1 grad_a Q(s, a_0),    lambda such that D(delta*; s, a_0) = budget
+
+With n steps the action walks: each step starts where the last one ended and is an n-th as long, so it may spend
+budget / n^2 of a quadratic form. Critic and flow are learned as in FiDec. Acting needs the critic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fidec import nn
+from fidec.algos.common import backbone, refined
+from fidec.algos.common.base import Algorithm, Method, State, Transport, with_base
+from fidec.algos.constraints import Model, Quadratic
+from fidec.algos.constraints.isotropic import Isotropic
+from fidec.errors import ConfigError
+from fidec.ops import fisher
+from fidec.types import Batch, Metrics, PRNGKey, Spec
+
+
+@dataclass(frozen=True)
+class ClosedFormConfig(refined.ConstraintConfig):
+    """The closed form's options."""
+
+    refine_steps: int = 1
+    """Steps in which an action walks, each to 1 / refine_steps of the length."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        backbone.at_least_one(self, "refine_steps")
+        constraint = self.build_constraint()
+        if not isinstance(constraint, Quadratic):
+            raise ConfigError(f"the closed form needs a quadratic constraint, not {self.constraint}; choose renoised")
+        if self.t_eps == "auto":
+            raise ConfigError("the closed form cannot choose t_eps; give it a number between 0 and 1")
+        if self.damping == 0 and not isinstance(constraint, Isotropic):
+            raise ConfigError("the closed form inverts F, so damping must be positive")
+
+
+def walk(value_gradient, scores_of, base, key: PRNGKey, budget, constraint: Quadratic, steps: int):
+    """delta*(a_0), the sum of the steps, for grad Q(a) and the constraint's scores(a, key)."""
+
+    def step(actions, step_key):
+        scores = scores_of(actions, step_key)
+        direction = fisher.natural_direction(value_gradient(actions), scores, damping=constraint.damping)
+        # Unit length first: the squares below would underflow where the critic is flat.
+        direction /= jnp.maximum(jnp.linalg.norm(direction, axis=-1, keepdims=True), 1e-12)
+        length = jnp.sqrt(budget / jnp.maximum(constraint.form(direction, scores), 1e-12))
+        return actions + direction * length[..., None] / steps, None
+
+    return jax.lax.scan(step, base, jax.random.split(key, steps))[0] - base
+
+
+def make(config: ClosedFormConfig, spec: Spec) -> Algorithm:
+    critic: Any = nn.Critic(config.hidden, encoder=backbone.encoder(spec))
+    behaviour = backbone.FlowPolicy(config.hidden, spec, config.flow_steps)
+    constraint: Quadratic = config.build_constraint()
+    clipping = () if config.grad_clip is None else (optax.clip_by_global_norm(config.grad_clip),)
+    adam = optax.chain(*clipping, optax.adam(config.learning_rate))
+
+    def scores_of(params, observations, actions, key):
+        velocity = behaviour.velocity(params["flow"], observations)
+        model = Model(velocity, partial(behaviour.sample, params["flow"], observations), actions)
+        return constraint.scores(actions, model, key)
+
+    def displace(params, observations, base, key):
+        total_q = lambda a: critic.apply(params["critic"], observations, a).mean(axis=0).sum()  # noqa: E731
+        scores = partial(scores_of, params, observations)
+        return walk(jax.grad(total_q), scores, base, key, config.budget, constraint, config.refine_steps)
+
+    def init(key: PRNGKey) -> State:
+        networks = {"critic": (critic, "sa"), "flow": (behaviour.network, "sat")}
+        return backbone.start(backbone.init_modules(key, networks, spec), adam, targets=("critic",))
+
+    def update(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
+        noise_key, flow_key, score_key = jax.random.split(key, 3)
+        noise = jax.random.normal(noise_key, batch.actions.shape)
+        next_base = behaviour.sample(state.params["flow"], batch.next_observations, noise)
+        displacement = displace(state.params, batch.next_observations, next_base, score_key)
+        next_actions = jax.lax.stop_gradient(jnp.clip(next_base + displacement, -1.0, 1.0))
+
+        def critic_loss(own, params):
+            return backbone.policy_critic_loss(critic, own, state.target["critic"], batch, next_actions, config)
+
+        def flow_loss(own, params):
+            return behaviour.loss(own, batch.observations, batch.actions, flow_key), {}
+
+        losses, frozen = {"critic": critic_loss, "flow": flow_loss}, backbone.frozen_modules(config)
+        state, metrics = backbone.descend(state, losses, adam, config.target_rate, frozen)
+        return state, metrics | refined.displacement_metrics(next_base, displacement)
+
+    def move(params, observations, base, key):
+        rows = jnp.broadcast_to(observations, (len(base), *observations.shape)).reshape(-1, *spec.observation_shape)
+        flat = base.reshape(-1, spec.action_dim)
+        return (flat + displace(params, rows, flat, jax.random.fold_in(key, 1))).reshape(base.shape)
+
+    def transport(state: State, observations) -> Transport:
+        # One key for all calls, so that the displacement is a function of the action.
+        field = lambda a: displace(state.params, observations, a, jax.random.key(0))  # noqa: E731
+        cost = lambda a, key: constraint.form(field(a), scores_of(state.params, observations, a, key))  # noqa: E731
+        velocity = behaviour.velocity(state.params["flow"], observations)
+        sample = partial(behaviour.sample, state.params["flow"], observations)
+        return Transport(velocity, sample, field, cost, config.budget, constraint.unit)
+
+    act_with_base = refined.act_by(critic, behaviour, spec, move)
+    policy = lambda state: backbone.keep_params(state, "critic", "flow")  # noqa: E731
+    return with_base(init, update, act_with_base, policy, transport)
+
+
+METHOD = Method(
+    name="fidec_closed_form",
+    summary="flow policy whose actions take a natural gradient step, without a residual network",
+    config=ClosedFormConfig,
+    make=make,
+    logs={
+        "displacement": "root mean square of |delta| at the next states, before clipping",
+        "clipped": "share of action components that the displacement carries outside [-1, 1]",
+    },
+)
