@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fidec.algos.fidec import FiDecConfig, penalty
+from fidec.algos.constraints import Model, Move
 from fidec.geometry import calibration, experiment, lab
 from fidec.geometry.exact import gaussian_kl, grid
 from fidec.geometry.landscapes import Landscape, get
@@ -145,14 +145,14 @@ def test_flows_have_a_leading_axis_of_seeds_and_a_time_among_the_candidates(flow
 
 @pytest.mark.slow
 def test_seeds_and_budgets_together_are_each_alone(flows):
-    entry = lab.Entry((1e-4, 1e-3, 1e-1), experiment.ENTRIES["renoised"].options)
+    entry = lab.Entry((1e-4, 1e-3, 1e-1), experiment.ENTRIES["renoised"].constraint)
     steps = []
     together = lab.train_maps(BIMODAL, flows, entry, replace(SIZES, chunk=3), steps.append)
     assert steps == [3, 3]
     assert together.penalty.shape == together.multiplier.shape == (2, 3)
 
     first = jax.tree.map(lambda leaf: leaf[:1], flows)
-    alone = lab.train_maps(BIMODAL, first, lab.Entry(entry.budgets[1:2], entry.options), SIZES)
+    alone = lab.train_maps(BIMODAL, first, lab.Entry(entry.budgets[1:2], entry.constraint), SIZES)
     expected = jax.tree.map(lambda leaf: leaf[:1, 1:2], together)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), alone, expected)
     # They are different runs: seeds have their own start, budgets their own multiplier.
@@ -163,28 +163,29 @@ def test_seeds_and_budgets_together_are_each_alone(flows):
 
 def test_the_penalty_of_every_method_and_its_gradient_are_finite(flows):
     base = flows.base[0, :16]
-    model = {
-        "anchors": BIMODAL.sample(KEY, 16),
-        "velocity": lab.velocity_of(SIZES, jax.tree.map(lambda leaf: leaf[0], flows.params)),
-        "sample": lambda noise: flows.base[0][(jax.scipy.stats.norm.cdf(noise[..., 0]) * SIZES.pool).astype(int)],
-    }
+    model = Model(
+        anchors=BIMODAL.sample(KEY, 16),
+        velocity=lab.velocity_of(SIZES, jax.tree.map(lambda leaf: leaf[0], flows.params)),
+        sample=lambda noise: flows.base[0][(jax.scipy.stats.norm.cdf(noise[..., 0]) * SIZES.pool).astype(int)],
+        t_eps=flows.t_eps[0],
+    )
 
-    def cost(matrix, options):
+    def cost(matrix, constraint):
         move = lambda a: a @ matrix + 0.05  # noqa: E731
-        config = FiDecConfig(**options)
-        time = flows.t_eps[0] if config.t_eps == "auto" else None
-        costs = penalty(config)(move, move(base), base, KEY, t_eps=time, **model)
+        costs = constraint.penalty(Move(move, base, move(base)), model, KEY)
         return costs.mean(), costs
 
     costs_of = jax.value_and_grad(cost, has_aux=True)
     matrix = 0.02 * jax.random.normal(KEY, (2, 2))
-    all_of_them = jax.jit(lambda m: {name: costs_of(m, entry.options) for name, entry in experiment.ENTRIES.items()})
+    all_of_them = jax.jit(
+        lambda m: {name: costs_of(m, entry.constraint) for name, entry in experiment.ENTRIES.items()}
+    )
     for name, ((mean, costs), gradient) in all_of_them(matrix).items():
         assert costs.shape == (16,), name
         assert np.isfinite(mean), name
         assert np.isfinite(gradient).all(), name
         assert np.any(gradient != 0.0), name
-        if experiment.ENTRIES[name].options["metric"] not in ("path", "denoising"):
+        if name not in ("path", "path_centred", "denoising"):
             assert np.all(np.asarray(costs) > 0.0), name  # squares; the other two are KLs only on average
 
 
@@ -227,7 +228,7 @@ def test_the_closed_form_goes_as_far_as_its_budget_says(flows):
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr(calibration, "METRICS", ("stein",))
+    monkeypatch.setattr(calibration, "CONSTRAINTS", {"stein": calibration.CONSTRAINTS["stein"]})
     monkeypatch.setattr(calibration, "BUDGETS", (0.1, 3.0))
 
     def times(*fixed: float) -> None:
@@ -242,9 +243,9 @@ def test_calibration_trains_with_the_chosen_time_and_with_fixed_ones(flows, shor
     lines = []
     (row,) = calibration.run(["bimodal"], seeds=2, sizes=SIZES, flows_of=lambda name: flows, report=lines.append)
     assert lines == ["bimodal, stein"]
-    keys = {"landscape", "metric", "data", "chosen", "value", "best", "share_of_value", "share_of_gain"}
+    keys = {"landscape", "constraint", "data", "chosen", "value", "best", "share_of_value", "share_of_gain"}
     assert set(row) == keys
-    assert (row["landscape"], row["metric"]) == ("bimodal", "stein")
+    assert (row["landscape"], row["constraint"]) == ("bimodal", "stein")
     assert row["chosen"] == pytest.approx(np.asarray(flows.t_eps).tolist(), abs=1e-4)
     assert set(row["value"]) == {"auto", "0.5", "0.9"}
     assert all(np.isfinite(value) for value in row["value"].values())

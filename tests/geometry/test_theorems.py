@@ -131,9 +131,12 @@ def test_the_queries_are_the_packages_and_the_clean_constant_that_of_a_gaussian(
     gaussian = axis_aligned([[0.5, -0.2]], [[0.3, 0.6]])
     a = gaussian.sample(jax.random.key(0), 50)
     found = jax.jit(bias.estimates, static_argnums=0)(gaussian, a, 0.1)
-    for query in ("clean", "scaled"):
-        estimator = fisher.ScoreEstimator(gaussian.velocity, t_eps=0.9, query=query)
-        np.testing.assert_allclose(found[query][0], estimator(a, jax.random.key(0)), rtol=1e-10)
+    scores = {
+        "clean": fisher.local_scores(gaussian.velocity, a, jax.random.key(0), t_eps=0.9),
+        "scaled": fisher.scaled_score(gaussian.velocity, 0.9)(a, jax.random.key(0)),
+    }
+    for query, score in scores.items():
+        np.testing.assert_allclose(found[query][0], score, rtol=1e-10)
     variance = np.array([0.3, 0.6]) ** 2
     coefficient = -(2 * a - gaussian.means[0]) / variance  # grad(a . s) for s = -(a - m) / variance
     np.testing.assert_allclose(jax.jit(bias.dilation, static_argnums=0)(gaussian, a), coefficient, rtol=1e-10)

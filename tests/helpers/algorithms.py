@@ -17,14 +17,15 @@ fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 
 def make_batch(rows=8, observations=(4,), actions=2, seed=0, **columns) -> Batch:
     """Random transitions with every column; `columns` replaces some of them. Images if `observations` has 3 axes."""
     rng = np.random.default_rng(seed)
+    draw = lambda *shape: rng.uniform(-0.9, 0.9, (rows, *shape))  # noqa: E731
     batch = Batch(
-        observations=rng.normal(size=(rows, *observations)),
-        actions=rng.uniform(-0.9, 0.9, (rows, actions)),
-        rewards=rng.normal(size=rows),
+        observations=draw(*observations),
+        actions=draw(actions),
+        rewards=draw(),
         masks=np.arange(rows) % 4 > 0,
-        next_observations=rng.normal(size=(rows, *observations)),
-        next_actions=rng.uniform(-0.9, 0.9, (rows, actions)),
-        returns=rng.normal(size=rows),
+        next_observations=draw(*observations),
+        next_actions=draw(actions),
+        returns=draw(),
     )
     batch = batch._replace(**columns)
     # Without the weak types of Python's numbers, for which an update would be compiled again.

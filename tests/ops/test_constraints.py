@@ -104,8 +104,7 @@ def test_the_fisher_form_alone_is_not_the_kl_of_a_stretch():
     """N(0, 1) and delta = 0.01 a: KL 1.0e-4, the paper's form 1.5e-4, stein 1.0e-4."""
     normal = axis_aligned([[0.0]], [[1.0]])
     field = lambda a: 0.01 * a  # noqa: E731
-    form = {"damping": 0.0, "trace_scale": "none", "half": True, "per_dimension": False}
-    paper = expectation(normal, lambda a: fisher.penalty(field(a), normal.score(a)[None], **form))
+    paper = expectation(normal, lambda a: fisher.penalty(field(a), normal.score(a)[None], scale="half"))
     exact = expectation(normal, lambda a: fisher.stein(field, a, exact_score(normal), jax.random.key(0)))
     assert paper == pytest.approx(1.5e-4, rel=1e-3)
     assert exact == pytest.approx(1.0e-4, rel=1e-3)
@@ -162,7 +161,7 @@ def test_denoising_is_the_kl_of_a_bent_mixture():
 @pytest.mark.parametrize("constraint", ["stein", "path", "denoising"])
 def test_gradients_are_those_of_finite_differences(constraint):
     key = jax.random.key(7)
-    score = fisher.ScoreEstimator(MIXTURE.velocity, 0.9)
+    score = fisher.scaled_score(MIXTURE.velocity, 0.9)
 
     def cost(size, points):
         field = lambda a: bend(a, size)  # noqa: E731
@@ -178,34 +177,18 @@ def test_gradients_are_those_of_finite_differences(constraint):
         assert abs(difference) > 1e-3
 
 
-@pytest.mark.parametrize(("query", "order"), [("clean", 1.0), ("scaled", 2.0)])
-def test_the_error_of_the_score_by_its_query(query, order):
+def test_the_error_of_the_score_is_of_first_order_at_the_action_and_of_second_order_at_the_scaled_one():
+    def order(score):
+        errors = [float(jnp.abs(score(points, 1 - eps)[0] - MIXTURE.score(points)).max()) for eps in (2e-3, 1e-3)]
+        return np.log2(errors[0] / errors[1])
+
+    key = jax.random.key(0)
     with jax.enable_x64(True):
         points = jnp.asarray(np.random.default_rng(9).normal(size=(50, 2)) * 0.3)
-        errors = [
-            float(
-                jnp.abs(
-                    fisher.ScoreEstimator(MIXTURE.velocity, 1 - eps, query=query)(points, jax.random.key(0))[0]
-                    - MIXTURE.score(points)
-                ).max()
-            )
-            for eps in (2e-3, 1e-3)
-        ]
-    assert np.log2(errors[0] / errors[1]) == pytest.approx(order, abs=0.1)
-
-
-def test_renoised_scores_are_the_gradient_of_the_smoothed_log_density():
-    """t s_t(t a + (1 - t) z) is the derivative of log p_t(t a + (1 - t) z) by a, for the noise of the key."""
-    key, t = jax.random.key(10), 0.8
-    estimator = fisher.ScoreEstimator(MIXTURE.velocity, t, query="renoised", samples=3)
-    points = jnp.asarray([[0.1, 0.2], [-0.4, 0.5]])
-    found = estimator(points, key)
-    assert found.shape == (3, 2, 2)
-    again = estimator(points + 1e-3, key)
-    assert not np.allclose(found, again, atol=1e-5)
-    noise = jax.random.normal(jax.random.split(key)[0], (3, 2, 2))
-    expected = jax.grad(lambda a: MIXTURE.log_density(t * a + (1 - t) * noise, t).sum(axis=0).sum())
-    np.testing.assert_allclose(found.sum(axis=0), expected(points), rtol=2e-3, atol=2e-3)
+        clean = order(lambda a, t: fisher.local_scores(MIXTURE.velocity, a, key, t_eps=t))
+        scaled = order(lambda a, t: fisher.scaled_score(MIXTURE.velocity, t)(a, key))
+    assert clean == pytest.approx(1.0, abs=0.1)
+    assert scaled == pytest.approx(2.0, abs=0.1)
 
 
 def test_score_matching_ranks_scores_by_their_error():

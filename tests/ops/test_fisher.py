@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -25,68 +26,43 @@ def score(x, t):
     return -(x - t * MEAN) / (t**2 * WIDTHS**2 + (1 - t) ** 2)
 
 
-def dense_penalty(displacement, scores, damping, trace_scale, half, per_dimension):
+def dense_penalty(displacement, scores, damping, scale):
     d = displacement.shape[-1]
     forms = []
     for b, delta in enumerate(displacement):
-        matrix = np.eye(d) if scores is None else np.zeros((d, d)) + damping * np.eye(d)
+        matrix = np.eye(d)
         if scores is not None:
-            for s in scores[:, b]:
-                matrix += np.outer(s, s) / len(scores)
-        if trace_scale == "unit":
-            matrix /= np.trace(matrix)
-        elif trace_scale == "dimension":
-            matrix /= np.trace(matrix) / d
-        forms.append(delta @ matrix @ delta)
-    return np.array(forms) * (0.5 if half else 1.0) / (d if per_dimension else 1)
+            matrix = scores[:, b].T @ scores[:, b] / len(scores) + damping * np.eye(d)
+        constant = {"mean": 1 / np.trace(matrix), "half_trace": 0.5 / np.trace(matrix), "half": 0.5}[scale]
+        forms.append(constant * delta @ matrix @ delta)
+    return np.array(forms)
 
 
-@pytest.mark.parametrize("samples", [None, 1, 4, 7])
-def test_penalty_is_the_dense_quadratic_form(samples):
+@pytest.mark.parametrize("samples", [None, 1, 4])
+def test_the_penalty_is_the_dense_quadratic_form(samples):
     rng = np.random.default_rng(0)
-    displacement = rng.normal(size=(6, 5))
-    scores = None if samples is None else 3 * rng.normal(size=(samples, 6, 5))
-    options = itertools.product((0.0, 1e-3, 2.0), ("none", "unit", "dimension"), (True, False), (True, False))
-    for damping, trace_scale, half, per_dimension in options:
-        got = fisher.penalty(
-            jnp.asarray(displacement, jnp.float32),
-            None if scores is None else jnp.asarray(scores, jnp.float32),
-            damping=damping,
-            trace_scale=trace_scale,
-            half=half,
-            per_dimension=per_dimension,
+    displacement = rng.normal(size=(6, 5)).astype(np.float32)
+    scores = None if samples is None else 3 * rng.normal(size=(samples, 6, 5)).astype(np.float32)
+    for damping, scale in itertools.product((0.0, 1e-3, 2.0), get_args(fisher.Scale)):
+        given = None if scores is None else jnp.asarray(scores)
+        cost = fisher.penalty(jnp.asarray(displacement), given, damping=damping, scale=scale)
+        np.testing.assert_allclose(
+            cost, dense_penalty(displacement, scores, damping, scale), rtol=1e-5, err_msg=scale
         )
-        expected = dense_penalty(displacement, scores, damping, trace_scale, half, per_dimension)
-        assert got.shape == (6,)
-        np.testing.assert_allclose(got, expected, rtol=1e-5, err_msg=f"{trace_scale} {half} {per_dimension}")
 
 
-def test_released_penalty_is_the_form_over_its_trace():
-    """delta^T F delta / tr F, the number that the authors' code computes."""
-    rng = np.random.default_rng(1)
-    delta, scores = rng.normal(size=(6, 5)), rng.normal(size=(8, 6, 5))
-    matrices = np.einsum("kbi,kbj->bij", scores, scores) / 8 + 1e-3 * np.eye(5)
-    expected = np.einsum("bi,bij,bj->b", delta, matrices, delta) / np.trace(matrices, axis1=1, axis2=2)
-    released = {"damping": 1e-3, "trace_scale": "dimension", "half": False, "per_dimension": True}
-    np.testing.assert_allclose(fisher.penalty(delta, scores, **released), expected, rtol=1e-5)
-
-
-def test_isotropic_and_any_multiple_of_the_identity_cost_the_mean_square():
-    """With `dimension` and `per_dimension` the budgets of all metrics are on DeFlow's scale."""
+def test_any_multiple_of_the_identity_costs_the_mean_square():
+    """With scale `mean` the budgets of all quadratic constraints are on DeFlow's scale."""
     delta = jnp.asarray(np.random.default_rng(2).normal(size=(6, 3)), jnp.float32)
-    scale = {"trace_scale": "dimension", "half": False, "per_dimension": True}
     expected = np.mean(np.square(delta), axis=-1)
-    np.testing.assert_allclose(fisher.penalty(delta, None, damping=0.0, **scale), expected, rtol=1e-6)
+    np.testing.assert_allclose(fisher.penalty(delta, None), expected, rtol=1e-6)
     axes = 7.0 * jnp.broadcast_to(jnp.eye(3)[:, None], (3, 6, 3))  # the mean outer product is a multiple of I
-    np.testing.assert_allclose(fisher.penalty(delta, axes, damping=0.1, **scale), expected, rtol=1e-5)
+    np.testing.assert_allclose(fisher.penalty(delta, axes, damping=0.1), expected, rtol=1e-5)
 
 
 def test_vanishing_scores_stay_finite():
-    delta = jnp.ones((2, 3))
-    for trace_scale in ("none", "unit", "dimension"):
-        cost = fisher.penalty(
-            delta, jnp.zeros((1, 2, 3)), damping=0.0, trace_scale=trace_scale, half=True, per_dimension=False
-        )
+    for scale in get_args(fisher.Scale):
+        cost = fisher.penalty(jnp.ones((2, 3)), jnp.zeros((1, 2, 3)), scale=scale)
         np.testing.assert_array_equal(cost, np.zeros(2))
 
 
@@ -108,9 +84,8 @@ def test_no_matrix_is_ever_built():
     d = 17
     delta, scores = jnp.ones((3, d)), jnp.ones((4, 3, d))
 
-    def cost(delta, scores, trace_scale="dimension"):
-        options = {"damping": 0.1, "trace_scale": trace_scale, "half": True, "per_dimension": True}
-        return fisher.penalty(delta, scores, **options).sum()
+    def cost(delta, scores):
+        return fisher.penalty(delta, scores, damping=0.1).sum()
 
     def outer(delta, scores):
         return jnp.einsum("bi,bij,bj->", delta, jnp.einsum("kbi,kbj->bij", scores, scores), delta)
@@ -158,28 +133,19 @@ def test_renoised_score_of_a_point_is_minus_the_noise():
     np.testing.assert_allclose(np.cov(noise.T), np.eye(2), atol=0.05)
 
 
-def test_released_scores_are_the_velocity_at_noised_fresh_samples():
+def test_state_points_are_fresh_samples_with_fresh_noise():
     seen = {}
 
-    def record(name, value):
-        seen[name] = np.asarray(value)
-        return value
-
     def sample(noise):
-        return record("fresh", MEAN + WIDTHS * record("noise", noise))
-
-    def field(x, t):
-        record("x", x), record("t", t)
-        return record("v", velocity(x, t))
+        seen["noise"], seen["fresh"] = np.asarray(noise), np.asarray(MEAN + WIDTHS * noise)
+        return jnp.asarray(seen["fresh"])
 
     options = {"samples": 5, "t_eps": 0.9, "width": 0.05}
-    got = fisher.state_scores(field, sample, (4000, 2), jax.random.key(3), released=True, **options)
-    assert got.shape == (5, 4000, 2)
-    assert seen["noise"].shape == (5, 4000, 2)
-    assert seen["t"].shape == (5, 4000, 1)
-    np.testing.assert_allclose(got, seen["v"] / (1 - seen["t"]), rtol=1e-5)
-    # x = t a + (1 - t) z with noise z that is fresh: standard normal, and unrelated to the one of the sample
-    added = (seen["x"] - seen["t"] * seen["fresh"]) / (1 - seen["t"])
+    x, t = (np.asarray(each) for each in fisher.state_points(sample, (4000, 2), jax.random.key(3), **options))
+    assert x.shape == seen["noise"].shape == (5, 4000, 2)
+    assert t.shape == (5, 4000, 1)
+    # x = t a + (1 - t) z with noise z that is standard normal and unrelated to the noise of the sample
+    added = (x - t * seen["fresh"]) / (1 - t)
     assert added.std() == pytest.approx(1.0, abs=0.02)
     assert abs(np.corrcoef(added.ravel(), seen["noise"].ravel())[0, 1]) < 0.03
 
@@ -188,10 +154,9 @@ def test_scores_are_constants_of_the_penalty():
     """The gradient by delta is c (F + F^T) delta: nothing comes back through the scores."""
     rng = np.random.default_rng(5)
     delta, scores = rng.normal(size=(6, 3)), rng.normal(size=(4, 6, 3))
-    options = {"damping": 0.1, "trace_scale": "unit", "half": False, "per_dimension": False}
     matrices = np.einsum("kbi,kbj->bij", scores, scores) / 4 + 0.1 * np.eye(3)
     matrices /= np.trace(matrices, axis1=1, axis2=2)[:, None, None]
-    got = jax.grad(lambda d: fisher.penalty(d, jnp.asarray(scores), **options).sum())(jnp.asarray(delta))
+    got = jax.grad(lambda d: fisher.penalty(d, jnp.asarray(scores), damping=0.1).sum())(jnp.asarray(delta))
     np.testing.assert_allclose(got, 2 * np.einsum("bij,bj->bi", matrices, delta), rtol=1e-4, atol=1e-6)
 
 

@@ -198,8 +198,8 @@ def make_constrained(config: ResidualConfig, spec: Spec, constraint: Constraint)
             metrics |= logged
         constants = {}
         if not log_dual:
-            violation = metrics["penalty"] - budget
-            constants["multiplier"] = dual.projected_step(state.params["multiplier"], violation, config.dual_step_size)
+            multiplier, violation = state.params["multiplier"], metrics["penalty"] - budget
+            constants["multiplier"] = dual.projected_step(multiplier, violation, config.dual_step_size)
         if calibrated:
             constants["t_eps"] = metrics["t_eps"] = t_eps
         metrics["loss"] = metrics["critic_loss"] + metrics["flow_loss"] + metrics["residual_loss"]

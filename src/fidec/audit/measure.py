@@ -27,7 +27,7 @@ from jaxtyping import Array, Float
 
 from fidec import rng
 from fidec.ops import flow
-from fidec.ops.fisher import ScoreEstimator
+from fidec.ops.fisher import scaled_score
 from fidec.ops.jacobian import value_and_jacobian
 from fidec.types import PRNGKey
 
@@ -187,7 +187,7 @@ def _compiled(transport_of: TransportOf, samples: int) -> tuple[Callable[..., di
 
     def other(state, observations, noise, actions, key):
         transport = transport_at(state, observations)
-        score = ScoreEstimator(transport.velocity, SCORE_TIME)
+        score = scaled_score(transport.velocity, SCORE_TIME)
         return {
             "penalty": transport.penalty(actions, key),
             "score": score(actions, key)[0],

@@ -165,7 +165,7 @@ def _calibration(argv: list[str]) -> int:
     args = parse(CalibrationArgs, argv, "fidec geometry calibration")
     names, sizes = _names(args.landscape), _sizes(args.steps, args.seeds)
     flows_of = experiment.kept_flows(args.out, args.seeds, sizes)
-    with Progress(len(names) * len(calibration.METRICS), unit="job") as progress:
+    with Progress(len(names) * len(calibration.CONSTRAINTS), unit="job") as progress:
         report = _reporter(progress)
         rows = calibration.run(names, seeds=args.seeds, sizes=sizes, flows_of=flows_of, report=report)
     picture = calibration.draw(rows, args.out / "calibration.png")
@@ -185,7 +185,7 @@ def _calibration_row(row: dict) -> list[str]:
     best = row["value"][row["best"]] if row["best"] else None
     shares = [number(row[name], ".0%") for name in ("share_of_value", "share_of_gain")]
     value = number(row["value"]["auto"])
-    return [row["landscape"], row["metric"], f"{chosen:.3f}", value, str(row["best"]), number(best), *shares]
+    return [row["landscape"], row["constraint"], f"{chosen:.3f}", value, str(row["best"]), number(best), *shares]
 
 
 def _list(argv: list[str]) -> int:

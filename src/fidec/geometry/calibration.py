@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from fidec.algos.constraints.denoising import Denoising
+from fidec.algos.constraints.stein import Stein
 from fidec.geometry import frontier
 from fidec.geometry.lab import Entry, Sizes
 from fidec.plots import GREEN, INK, PURPLE, new_figure, save_figure, style_axes
 
 TIMES = (0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
-METRICS = ("denoising", "stein")
+CONSTRAINTS = {"denoising": Denoising(t_eps="auto", samples=2), "stein": Stein(t_eps="auto")}
 BUDGETS = (0.2, 0.7, 1.6)
 AT = 1.0  # nats of true KL at which values are compared
 
@@ -39,25 +41,24 @@ def run(
         flows = flows_of(name) if flows_of else lab.fit(landscape, seeds, sizes)
         flows = jax.tree.map(lambda leaf: leaf[:seeds], flows)
         data = float(landscape.value(landscape.sample(jax.random.key(0), 8192)).mean())
-        for metric in METRICS:
-            options = {"metric": metric, "t_eps": "auto", **({"samples": 2} if metric == "denoising" else {})}
+        for label, constraint in CONSTRAINTS.items():
             # One program for all times: each is a further set of seeds, with the same flows.
             many = jax.tree.map(lambda leaf: jnp.concatenate([leaf] * (1 + len(TIMES))), flows)
             times = jnp.concatenate([flows.t_eps, *(jnp.full(seeds, time) for time in TIMES)])
-            maps = lab.train_maps(landscape, many._replace(t_eps=times), Entry(BUDGETS, options), sizes)
+            maps = lab.train_maps(landscape, many._replace(t_eps=times), Entry(BUDGETS, constraint), sizes)
             truth = lab.measure_maps(landscape, maps, sizes)
             found: dict[str, float | None] = {}
             for i, time in enumerate(("auto", *TIMES)):
                 own = jax.tree.map(lambda leaf: leaf[i * seeds : (i + 1) * seeds], truth)  # noqa: B023
-                at = frontier.frontier_at(lab.rows(landscape, metric, "nats", BUDGETS, own), AT)[metric]
+                at = frontier.frontier_at(lab.rows(landscape, label, "nats", BUDGETS, own), AT)[label]
                 found[str(time)] = at["value"][0] if at and at["n"] == seeds else None
-            rows.append(_compare(name, metric, data, np.asarray(flows.t_eps), found))
-            report(f"{name}, {metric}")
+            rows.append(_compare(name, label, data, np.asarray(flows.t_eps), found))
+            report(f"{name}, {label}")
     return rows
 
 
 def _compare(
-    name: str, metric: str, data: float, chosen: np.ndarray, found: dict[str, float | None]
+    name: str, constraint: str, data: float, chosen: np.ndarray, found: dict[str, float | None]
 ) -> dict[str, Any]:
     fixed = {time: value for time, value in found.items() if time != "auto" and value is not None}
     best = max(fixed, key=fixed.__getitem__) if fixed else None
@@ -66,7 +67,7 @@ def _compare(
     gain = None if auto is None or best is None else (auto - data) / (fixed[best] - data)
     return {
         "landscape": name,
-        "metric": metric,
+        "constraint": constraint,
         "data": data,
         "chosen": [round(float(t), 4) for t in chosen],
         "value": found,
@@ -91,7 +92,7 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> Path:
         ):
             points = [(1 - float(t), v) for t, v in row["value"].items() if t != "auto" and v is not None]
             if points:
-                panel.plot(*zip(*points, strict=True), color=colour, marker=marker, label=row["metric"])
+                panel.plot(*zip(*points, strict=True), color=colour, marker=marker, label=row["constraint"])
             if row["value"]["auto"] is not None:
                 place = 1 - float(np.median(row["chosen"]))
                 panel.plot(place, row["value"]["auto"], marker="*", markersize=15, color=colour, markeredgecolor="k")

@@ -19,25 +19,34 @@ from typing import Any
 
 import numpy as np
 
+from fidec.algos import constraints
+from fidec.algos.constraints.averaged import Averaged
+from fidec.algos.constraints.denoising import Denoising
+from fidec.algos.constraints.isotropic import Isotropic
+from fidec.algos.constraints.local import Local
+from fidec.algos.constraints.path import Path as PathIntegral
+from fidec.algos.constraints.renoised import Renoised
+from fidec.algos.constraints.stein import Stein
+from fidec.algos.constraints.velocity import Velocity
 from fidec.errors import ConfigError
 from fidec.geometry import frontier
+from fidec.geometry.constraints import UncentredPath
 from fidec.geometry.lab import Entry, Sizes
-from fidec.ops import fisher
 from fidec.store import files
 
 FORMS = (0.0003, 0.001, 0.004, 0.015, 0.06)  # budgets of the quadratic forms
 NATS = (0.1, 0.3, 0.8, 1.6, 3.0)
 KL = (0.5, 1.0, 2.0)  # where frontiers are compared
 ENTRIES: dict[str, Entry] = {
-    "isotropic": Entry(FORMS, {"metric": "isotropic"}),
-    "local": Entry(FORMS, {"metric": "local", "t_eps": 0.8}),
-    "released": Entry(FORMS, {"metric": "released", "t_eps": 0.9, "t_width": 0.05}),
-    "averaged": Entry(FORMS, {"metric": "averaged", "t_eps": "auto"}),
-    "renoised": Entry(FORMS, {"metric": "renoised", "t_eps": "auto"}),
-    "stein": Entry(NATS, {"metric": "stein", "t_eps": "auto"}),
-    "path": Entry(NATS, {"metric": "path", "t_eps": "auto", "centred": False}),
-    "path_centred": Entry(NATS, {"metric": "path", "t_eps": "auto", "centred": True}),
-    "denoising": Entry(NATS, {"metric": "denoising", "t_eps": "auto", "samples": 2}),
+    "isotropic": Entry(FORMS, Isotropic()),
+    "local": Entry(FORMS, Local(t_eps=0.8)),
+    "velocity": Entry(FORMS, Velocity(t_eps=0.9, t_width=0.05)),
+    "averaged": Entry(FORMS, Averaged(t_eps="auto")),
+    "renoised": Entry(FORMS, Renoised(t_eps="auto")),
+    "stein": Entry(NATS, Stein(t_eps="auto")),
+    "path": Entry(NATS, UncentredPath(t_eps="auto")),
+    "path_centred": Entry(NATS, PathIntegral(t_eps="auto")),
+    "denoising": Entry(NATS, Denoising(t_eps="auto", samples=2)),
 }
 ONE_STEP = (1.0, 3.0, 10.0, 30.0, 100.0)  # FQL's alpha, the weight of staying near the flow
 # The closed form: no training, so its budgets are as many, and the step is taken at once or in ten.
@@ -190,7 +199,7 @@ def _train(name: str, method: str, sizes: Sizes, out: Path) -> None:
         truth = lab.measure_closed_form(landscape, flows, FORMS, CLOSED[method], sizes)
     else:
         entry = ENTRIES[method]
-        budgets, unit = entry.budgets, "nats" if entry.options["metric"] in fisher.IN_NATS else "penalty"
+        budgets, unit = entry.budgets, "nats" if isinstance(entry.constraint, constraints.KL) else "penalty"
         maps = lab.train_maps(landscape, flows, entry, sizes)
         truth = lab.measure_maps(landscape, maps, sizes)
         more = {"penalty": maps.penalty, "multiplier": maps.multiplier}

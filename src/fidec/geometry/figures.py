@@ -30,7 +30,7 @@ STYLES = {
     "fql": ("FQL, one step", "#7a7a7a", "X"),
     "isotropic": ("isotropic (DeFlow)", "#e69f00", "s"),
     "local": ("local (the paper)", "#c4609a", "v"),
-    "released": ("released", "#d55e00", "^"),
+    "velocity": ("velocity", "#d55e00", "^"),
     "averaged": ("averaged", "#56b4e9", "D"),
     "renoised": ("renoised", "#0072b2", "P"),
     "stein": ("stein", "#009e73", "h"),

@@ -7,8 +7,8 @@ the constraint. Seeds and budgets are axes of one array program: the flow is fit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,8 +18,9 @@ import numpy as np
 import optax
 
 from fidec import nn
-from fidec.algos import fidec
-from fidec.algos.common import closed_form
+from fidec.algos.constraints import Constraint, Model, Move
+from fidec.algos.constraints.renoised import Renoised
+from fidec.algos.fidec_closed_form import walk
 from fidec.geometry.landscapes import Landscape
 from fidec.ops import dual, fisher, flow, jacobian, values
 from fidec.types import Params, PRNGKey
@@ -43,10 +44,10 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Entry:
-    """A method of the comparison: FiDec's options and the budgets over which it is swept."""
+    """A method of the comparison: a constraint and the budgets over which it is swept."""
 
     budgets: tuple[float, ...]
-    options: Mapping[str, Any] = field(default_factory=dict)
+    constraint: Constraint
 
 
 class Flows(NamedTuple):
@@ -136,8 +137,7 @@ def train_maps(
 ) -> Maps:
     """FiDec's residual step and multiplier with a known value, for every seed and budget at once."""
     network: Any = nn.MLP(sizes.map_hidden, 2, output_scale=1e-2)
-    config = fidec.FiDecConfig(**entry.options)
-    penalty = fidec.penalty(config)
+    constraint = entry.constraint
     adam = optax.adam(optax.cosine_decay_schedule(2e-3, sizes.map_steps, alpha=0.05))
     ascent = optax.adam(optax.cosine_decay_schedule(0.05, sizes.map_steps, alpha=0.05))
 
@@ -151,16 +151,9 @@ def train_maps(
         def loss(params):
             move = partial(network.apply, params)
             displacement = move(base)
-            cost = penalty(
-                move,
-                displacement,
-                base,
-                penalty_key,
-                anchors=landscape.sample(data_key, sizes.batch),
-                velocity=velocity_of(sizes, flow_params),
-                sample=sample,
-                t_eps=t_eps if config.t_eps == "auto" else None,
-            ).mean()
+            anchors = landscape.sample(data_key, sizes.batch)
+            model = Model(velocity_of(sizes, flow_params), sample, anchors, t_eps)
+            cost = constraint.penalty(Move(move, base, displacement), model, penalty_key).mean()
             value = landscape.value(base + displacement)
             return jnp.exp(log_multiplier) * cost - values.value_scale(value) * value.mean(), cost
 
@@ -284,16 +277,16 @@ def measure_one_steps(landscape: Landscape, params: Params, flows: Flows, sizes:
 def measure_closed_form(
     landscape: Landscape, flows: Flows, budgets: tuple[float, ...], steps: int, sizes: Sizes
 ) -> Truth:
-    """The truth of FiDec's closed form with the re-noised metric and the known value; no training."""
-    config = fidec.FiDecConfig(metric="renoised", samples=16, refine="closed_form", refine_steps=steps)
+    """The truth of FiDec's closed form with the constraint `renoised` and the known value; no training."""
+    constraint = Renoised(samples=16)
     key = jax.random.key(2**31 - 1)
 
     def one(params, t_eps, budget):
         velocity = velocity_of(sizes, params)
-        scores = lambda a, k: fisher.renoised_scores(velocity, a, k, samples=config.samples, t_eps=t_eps)  # noqa: E731
+        scores = lambda a, k: fisher.renoised_scores(velocity, a, k, samples=constraint.samples, t_eps=t_eps)  # noqa: E731
         gradient = jax.grad(lambda a: landscape.value(a).sum())
         # The noise of the scores is one for all calls: the displacement is a function of the action.
-        move = lambda a: closed_form.walk(gradient, scores, a, key, budget, config)  # noqa: E731
+        move = lambda a: walk(gradient, scores, a, key, budget, constraint, steps)  # noqa: E731
         return measure_map(landscape, move, key, sizes.measured)
 
     def seed(each):

@@ -66,7 +66,7 @@ class ConstraintConfig(RefinedConfig):
 
 
 def act_by(critic: Any, behaviour: backbone.FlowPolicy, spec: Spec, move: Callable[..., jax.Array]) -> ActWithBase:
-    """`act_with_base` for `move(params, observations, base, key)`: flow samples, moved; of several the best by mean Q."""
+    """`act_with_base` by flow samples that `move(params, observations, base, key)` has moved; the best of several."""
 
     def act_with_base(state: State, observations, key, candidates: int = 1):
         noise = backbone.noise_for(key, observations, spec, candidates)

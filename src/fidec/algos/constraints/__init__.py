@@ -7,9 +7,9 @@ are two kinds:
   the scores s_k.
 - `KL`: an estimate of KL(refined || behaviour) in nats.
 
-A new constraint is one module of this package with a `CONSTRAINT`, or an entry point of the group `fidec.constraints`:
-a frozen dataclass that derives from `Constraint`, `Quadratic` or `KL`. FiDec's options of the same names set its
-fields.
+A new constraint is one module of this package with a `CONSTRAINT`, or an entry point of the group
+`fidec.constraints`. It is a frozen dataclass that derives from `Constraint`, `Quadratic` or `KL`. FiDec's options of
+the same names set its fields.
 """
 
 from __future__ import annotations

@@ -65,10 +65,9 @@ def costs(density: Mixture, field: Field, sizes: np.ndarray, spacing: float) -> 
         move = lambda a: h * field(a)  # noqa: E731
         displacement, matrix = jacobian.value_and_jacobian(move, points)
         change = density.log_density(points) - density.log_density(points + displacement)
-        plain = {"damping": 0.0, "trace_scale": "none", "half": True, "per_dimension": False}
         values = {
             "kl": change - jacobian.log_determinant(matrix),
-            "fisher": fisher.penalty(displacement, score(points, key), **plain),
+            "fisher": fisher.penalty(displacement, score(points, key), scale="half"),
             "stein": fisher.stein(move, points, score, key),
             "centred": fisher.path(move, points, score, key, nodes=3, centred=True),
         }

@@ -1,0 +1,241 @@
+"""FiDec, DeFlow and the closed form: the multiplier, the constraints, the calibrated time, the transport."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fidec import algos, nn
+from fidec.algos.constraints import CONSTRAINTS, KL, Quadratic
+from fidec.errors import ConfigError
+from fidec.ops import fisher
+from fidec.types import Spec
+from helpers.algorithms import assert_close, equal, fast_jit, make_batch, scaled, with_params
+
+ROWS = 6
+SPEC = Spec((4,), 3)
+SMALL = {"hidden": (16,), "flow_steps": 2, "samples": 2}
+CASES = {name: ("fidec", {"constraint": name}) for name in CONSTRAINTS.builtin()}
+CASES["auto"] = ("fidec", {"constraint": "denoising", "t_eps": "auto", "calibrate_every": 2})
+CASES["closed_form"] = ("fidec_closed_form", {"refine_steps": 2})
+CASES["paper"] = ("fidec", {"preset": "paper"})
+CASES["clipped"] = ("fidec", {"preset": "released", "grad_clip": 0.01, "train_flow": False})
+
+
+@cache
+def algorithm(case):
+    name, options = CASES[case]
+    return algos.make(name, SPEC, **SMALL, **options)
+
+
+@cache
+def update(case):
+    return fast_jit(algorithm(case).update)
+
+
+@cache
+def fresh(case):
+    return fast_jit(algorithm(case).init)(jax.random.key(0))
+
+
+def batch(seed=0, **columns):
+    return make_batch(ROWS, actions=3, seed=seed, masks=np.ones(ROWS), **columns)
+
+
+def test_fidec_with_the_isotropic_constraint_is_deflow():
+    """An update is the same program, operation by operation."""
+
+    def program(name, **options):
+        made = algos.make(name, SPEC, hidden=(16,), flow_steps=2, **options)
+        state = jax.eval_shape(made.init, jax.random.key(0))
+        return str(jax.make_jaxpr(made.update)(state, batch(), jax.random.key(0)))
+
+    assert program("fidec", constraint="isotropic") == program("deflow")
+
+
+@pytest.mark.parametrize("case", [*CONSTRAINTS.builtin(), "auto", "closed_form"])
+def test_an_update_is_finite_and_the_transport_has_the_penalty_and_its_budget(case):
+    after, metrics = update(case)(fresh(case), batch(), jax.random.key(1))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((after, metrics)))
+
+    @fast_jit
+    def measure(state, observations, noise):
+        transport = algorithm(case).transport(state, observations)
+        base = transport.base(noise)
+        return base, transport.displacement(base), transport.penalty(base, jax.random.key(3))
+
+    state = algorithm(case).policy(after)
+    base, displacement, penalty = measure(
+        state, batch().observations, jax.random.normal(jax.random.key(2), (ROWS, 3))
+    )
+    assert base.shape == displacement.shape == (ROWS, 3)
+    assert penalty.shape == (ROWS,)
+    assert np.isfinite(penalty).all()
+    transport = algorithm(case).transport(state, batch().observations)
+    nats = case == "auto" or (case in CONSTRAINTS.builtin() and issubclass(CONSTRAINTS.get(case), KL))
+    assert (transport.unit, transport.budget) == (("nats", 0.5) if nats else ("of the penalty", 0.001))
+
+
+def test_every_constraint_is_quadratic_or_a_kl():
+    for name in CONSTRAINTS.builtin():
+        assert issubclass(CONSTRAINTS.get(name), Quadratic | KL), name
+    with pytest.raises(ConfigError, match="no constraint 'renoise'; did you mean renoised"):
+        algos.make("fidec", SPEC, constraint="renoise")
+
+
+@pytest.mark.parametrize("case", ["renoised", "paper"])
+def test_the_multiplier_rises_with_a_violation_and_falls_without(case):
+    state, config = fresh(case), algos.get("fidec").configure(CASES[case][1].get("preset", "recommended"))
+    for factor, sign in ((10.0, 1), (0.0, -1)):
+        moved = with_params(state, residual=scaled(state.params["residual"], factor))
+        after, metrics = update(case)(moved, batch(), jax.random.key(1))
+        violation = float(metrics["penalty"]) - config.budget
+        assert np.sign(violation) == sign
+        step = float(after.params["multiplier"] - state.params["multiplier"])
+        expected = sign * config.learning_rate if config.dual == "log" else violation * config.dual_step_size
+        assert step == pytest.approx(expected, rel=2e-2)
+        assert float(metrics["multiplier"]) == pytest.approx(config.multiplier_init, rel=1e-5)
+
+
+def test_a_projected_multiplier_reaches_zero():
+    small = jnp.asarray(5e-4, jnp.float32)
+    idle = with_params(fresh("paper"), residual=scaled(fresh("paper").params["residual"], 0.0), multiplier=small)
+    assert float(update("paper")(idle, batch(), jax.random.key(1))[0].params["multiplier"]) == 0.0
+
+
+def test_the_budget_in_nats_drives_the_multiplier():
+    """The penalty of a large displacement exceeds the budget of 0.5 nats, that of none does not."""
+    moves = []
+    for factor in (100.0, 0.0):
+        state = with_params(fresh("stein"), residual=scaled(fresh("stein").params["residual"], factor))
+        after, _ = update("stein")(state, batch(), jax.random.key(1))
+        moves.append(float(after.params["multiplier"] - state.params["multiplier"]))
+    assert moves[0] > 0 > moves[1]
+
+
+def test_in_the_papers_order_modules_see_those_before_them_updated():
+    usual, _ = update("paper")(fresh("paper"), batch(), jax.random.key(1))
+    other, _ = update("paper")(fresh("paper"), batch(rewards=np.full(ROWS, -9.0)), jax.random.key(1))
+    differ = {name for name in usual.params if not equal(usual.params[name], other.params[name])}
+    assert differ == {"critic", "residual"}  # the critic by its target, the residual by the critic
+
+
+def test_a_frozen_flow_does_not_count_in_the_norm_that_clips_the_others():
+    state = fresh("clipped")
+    after, metrics = update("clipped")(state, batch(), jax.random.key(1))
+    norms = {name: float(metrics[f"grad_norm/{name}"]) for name in ("critic", "residual", "multiplier")}
+    together = np.sqrt(sum(norm**2 for norm in norms.values()))
+    assert together > 0.01
+    for name, norm in norms.items():
+        moments = jax.tree.leaves(after.optimiser[name][0].mu)  # a tenth of the first gradient
+        moment = np.sqrt(sum(float(jnp.sum(leaf**2)) for leaf in moments))
+        assert moment == pytest.approx(0.1 * norm * 0.01 / together, rel=1e-3)
+    assert equal(after.optimiser["flow"], state.optimiser["flow"])
+
+
+def test_the_time_is_calibrated_when_due_and_is_used():
+    state, times = fresh("auto"), []
+    for i in range(4):
+        state, metrics = update("auto")(state, batch(), jax.random.key(i))
+        times.append(float(metrics["t_eps"]))
+        assert float(state.params["t_eps"]) == times[-1]
+    assert times[0] == times[1] == pytest.approx(0.8)  # steps 0 and 1: not yet
+    assert min(abs(1 - np.asarray(fisher.DISTANCES, np.float32) - times[2])) < 1e-6
+    assert times[3] == times[2]
+    late = [with_params(fresh("auto"), t_eps=jnp.float32(t)) for t in (0.6, 0.9)]
+    costs = [update("auto")(state, batch(), jax.random.key(1))[1]["penalty"] for state in late]
+    assert costs[0] != costs[1]
+
+
+def test_acting_moves_the_flows_action_and_takes_the_best_of_several():
+    made, state, key = algorithm("renoised"), fresh("renoised"), jax.random.key(4)
+    observations = batch().observations
+    act = fast_jit(made.act_with_base, static_argnames="candidates")
+    actions, base = act(state, observations, key)
+    transport = made.transport(state, observations)
+    np.testing.assert_allclose(transport.base(jax.random.normal(key, (1, ROWS, 3))[0]), base, atol=1e-5)
+    np.testing.assert_allclose(np.clip(base + transport.displacement(base), -1, 1), actions, atol=1e-5)
+    idle = with_params(state, residual=scaled(state.params["residual"], 0.0))
+    assert equal(act(idle, observations, key), (base, base))
+    # The same noise as one batch: the chosen action has the highest Q of those drawn, with its own base action.
+    chosen, chosen_base = act(state, observations, key, candidates=5)
+    repeated = np.broadcast_to(observations, (5, *observations.shape))
+    every, every_base = act(state, repeated, key)
+    q = nn.Critic((16,)).apply(state.params["critic"], repeated, every).mean(axis=0)
+    best, rows = np.argmax(q, axis=0), np.arange(ROWS)
+    assert len(set(best.tolist())) > 1
+    np.testing.assert_allclose(chosen, np.asarray(every)[best, rows], atol=1e-6)
+    np.testing.assert_allclose(chosen_base, np.asarray(every_base)[best, rows], atol=1e-6)
+
+
+def test_in_one_dimension_the_penalty_is_the_squared_displacement():
+    """Every quadratic constraint that is scaled by its trace is then the isotropic one."""
+    made = algos.make("fidec", Spec((4,), 1), **SMALL)
+    state = fast_jit(made.init)(jax.random.key(0))
+    _, metrics = fast_jit(made.update)(state, make_batch(1, actions=1), jax.random.key(0))
+    np.testing.assert_allclose(metrics["penalty"], metrics["displacement"] ** 2, rtol=1e-4)
+
+
+@pytest.mark.parametrize("constraint", ["isotropic", "local", "renoised"])
+def test_the_closed_form_spends_its_budget_and_climbs(constraint):
+    observations, noise = batch().observations, jax.random.normal(jax.random.key(5), (ROWS, 3))
+    state = fresh("closed_form")
+    found = {}
+    for budget, steps in ((1e-4, 1), (1e-6, 1), (1e-4, 3)):
+        options = {"constraint": constraint, "budget": budget, "refine_steps": steps, "damping": 0.1}
+        made = algos.make("fidec_closed_form", SPEC, **SMALL, **options)
+
+        @fast_jit
+        def measure(state, made=made):
+            transport = made.transport(state, observations)
+            base = transport.base(noise)
+            return base, transport.displacement(base), transport.penalty(base, jax.random.key(6))
+
+        found[budget, steps] = measure(state)
+    base, displacement, _ = found[1e-4, 1]
+    assert np.linalg.norm(displacement, axis=-1).min() > 1e-4
+    np.testing.assert_allclose(found[1e-6, 1][1], displacement / 10, rtol=1e-3, atol=1e-6)  # the root of the budget
+    if constraint == "isotropic":  # n steps in nearly one direction add up to the length
+        for steps in (1, 3):
+            np.testing.assert_allclose(found[1e-4, steps][2], 1e-4, rtol=0.02)
+        q = lambda a: nn.Critic((16,)).apply(state.params["critic"], observations, a).mean(axis=0)  # noqa: E731
+        assert np.all(q(base + found[1e-6, 1][1]) > q(base))
+
+
+def test_a_frozen_flow_in_the_papers_order():
+    state, _ = update("paper")(fresh("paper"), batch(), jax.random.key(1))
+    made = algos.make("fidec", SPEC, preset="paper", **{**SMALL, "train_flow": False})
+    after, metrics = fast_jit(made.update)(state, batch(1), jax.random.key(8))
+    usual, logged = update("paper")(state, batch(1), jax.random.key(8))
+    assert {name for name in state.params if equal(after.params[name], state.params[name])} == {"flow"}
+    assert equal(after.optimiser["flow"], state.optimiser["flow"])
+    assert_close(after.params["critic"], usual.params["critic"], rtol=1e-5, atol=1e-7)
+    assert set(metrics) == set(logged)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "match"),
+    [
+        ("fidec_closed_form", {"constraint": "stein"}, "quadratic constraint"),
+        ("fidec_closed_form", {"t_eps": "auto"}, "t_eps"),
+        ("fidec_closed_form", {"damping": 0.0}, "damping"),
+        ("fidec_closed_form", {"refine_steps": 0}, "refine_steps"),
+        ("fidec", {"t_eps": "often"}, "t_eps"),
+        ("fidec", {"t_eps": 1.0}, "t_eps"),
+        ("fidec", {"t_width": -0.1}, "t_width"),
+        ("fidec", {"calibrate_every": 0}, "calibrate_every"),
+        ("fidec", {"damping": -1.0}, "damping"),
+        ("fidec", {"samples": 0}, "samples"),
+        ("fidec", {"scale": "trace"}, "scale must be one of mean, half_trace, half, not 'trace'"),
+        ("fidec", {"constraint": "stein", "budget_nats": 0.0}, "budget_nats"),
+        ("fidec", {"order": "alternating", "clip_scope": "global", "grad_clip": 5.0}, "clip_scope"),
+        ("deflow", {"dual": "linear"}, "dual must be one of log, projected, not 'linear'"),
+    ],
+)
+def test_an_option_without_sense_is_named(method, options, match):
+    with pytest.raises(ConfigError, match=match):
+        algos.get(method).configure(**options)
