@@ -59,7 +59,7 @@ def test_help_everywhere(cli, command):
 def test_help_names_options_with_their_meaning(cli):
     _, out, _ = cli("train", "--help")
     assert all(word in out for word in ("--task", "--algo.hidden", "--algo.budget", "Gradient steps", "--overwrite"))
-    assert "metric" not in cli("train", "--algo", "deflow", "--help")[1].replace("metrics", "")
+    assert "constraint" not in cli("train", "--algo", "deflow", "--help")[1]
 
 
 def test_help_does_not_import_jax(tmp_path):
@@ -253,7 +253,7 @@ def test_train_resume_and_overwrite(cli, run, npz):
         (("--data", "npz:x.npz", "--steps", "0"), ("steps must be at least 1",)),
         (("--data", "npz:x.npz", "--steps", "many"), ("--steps",)),
         (("--data", "npz:x.npz", "--algo.discount", "2"), ("discount must lie in",)),
-        (("--data", "npz:x.npz", "--algo.metric", "euclid"), ("euclid",)),
+        (("--data", "npz:x.npz", "--algo.constraint", "euclid"), ("euclid",)),
         (("--data", "npz:x.npz", "--algo.budgte", "1"), ("--algo.budgte",)),
         (("--data", "npz:x.npz", "--eval-timeout", "nan"), ("eval_timeout must be positive",)),
         (("--data", "npz:x.npz", "--keep-checkpoints", "0"), ("keep_checkpoints",)),

@@ -76,7 +76,7 @@ def main(argv: list[str]) -> int:
 
 def _with_options(config: type, options: Any) -> Any:
     """The arguments with the chosen method's own options as --algo.*."""
-    # Every option takes a value, switches too: --algo.half True.
+    # Every option takes a value, switches too: --algo.normalize-q False.
     annotation = Annotated[config, tyro.conf.arg(name="algo"), tyro.conf.FlagConversionOff]
     field = ("options", annotation, dataclasses.field(default=options))
     made = dataclasses.make_dataclass("TrainArgs", [field], bases=(TrainArgs,), frozen=True)
