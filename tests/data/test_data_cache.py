@@ -74,3 +74,10 @@ def test_the_record_of_fidec_data_make_is_understood(tmp_path):
     write(path, rows=60)
     with pytest.raises(DataError, match="SHA-256"):
         verify(path)
+
+
+@pytest.mark.parametrize("side", ["x.json", "x.npz.json"])
+def test_a_record_whose_settings_are_not_an_object_is_rejected(tmp_path, side):
+    (tmp_path / side).write_text(json.dumps({"made_by": "me", "sha256": {"train": "0"}, "settings": "fast"}))
+    with pytest.raises(DataError, match="'settings' is not a JSON object"):
+        read_sidecar(tmp_path / "x.npz")

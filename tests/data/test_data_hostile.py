@@ -255,20 +255,16 @@ def minari_episodes(count: int = 3, steps: int = 4) -> list[dict]:
     ]
 
 
+def env_spec(entry_point: str, **kwargs: object) -> dict:
+    spec = {"id": "Evil-v0", "entry_point": entry_point, "kwargs": kwargs, "additional_wrappers": []}
+    spec |= {"nondeterministic": False, "disable_env_checker": True}
+    spec |= dict.fromkeys(("reward_threshold", "max_episode_steps", "vector_entry_point"))
+    return {"env_spec": json.dumps(spec)}
+
+
 def test_minari_metadata_never_runs_code(minari_set, tmp_path):
     marker = tmp_path / "ran"
-    spec = {
-        "id": "Evil-v0",
-        "entry_point": "subprocess:Popen",
-        "kwargs": {"args": ["touch", str(marker)]},
-        "reward_threshold": None,
-        "nondeterministic": False,
-        "max_episode_steps": None,
-        "disable_env_checker": True,
-        "additional_wrappers": [],
-        "vector_entry_point": None,
-    }
-    minari_set({"env_spec": json.dumps(spec)})
+    minari_set(env_spec("subprocess:Popen", args=["touch", str(marker)]))
     dataset = load_dataset("minari:mine/test-v0")
     assert dataset.size == 12
     assert dataset.masks.tolist() == [1, 1, 1, 0] + [1] * 8
@@ -280,19 +276,8 @@ def test_the_marker_of_the_test_above_would_appear_with_minari(minari_set, tmp_p
     """Control: the same kind of file does run its command in minari.load_dataset."""
     minari = pytest.importorskip("minari")
     marker = tmp_path / "ran"
-    spec = {
-        "id": "Evil-v0",
-        "entry_point": "os:mkdir",
-        "kwargs": {"path": str(marker)},
-        "reward_threshold": None,
-        "nondeterministic": False,
-        "max_episode_steps": None,
-        "disable_env_checker": True,
-        "additional_wrappers": [],
-        "vector_entry_point": None,
-    }
-    minari_set({"env_spec": json.dumps(spec)})
-    with pytest.raises(Exception):  # noqa: B017, PT011 - whatever gym says about an os.mkdir environment
+    minari_set(env_spec("os:mkdir", path=str(marker)))
+    with pytest.raises(Exception):  # noqa: B017, PT011 - any error of gymnasium about an os.mkdir environment
         minari.load_dataset("mine/test-v0", download=False)
     if not marker.exists():
         pytest.skip("this Minari no longer builds environments from metadata")

@@ -7,8 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fidec.make.expert.policy import Policy
+from fidec.make.navigate import _cells, _pick
+from fidec.make.play import _cube_stays_visible
 from fidec.make.recipes import RECIPES
 from fidec.make.worker import open_world
+from fidec.make.world import open_env, seed_generators
 
 
 def test_a_play_episode_depends_on_its_seeds_alone():
@@ -25,18 +29,18 @@ def test_a_play_episode_depends_on_its_seeds_alone():
     assert np.isfinite(second["observations"]).all()
 
 
-@pytest.mark.parametrize("maze", ["medium", "large", "giant"])
-def test_point_episodes_are_ogbenchs_with_its_search_at_every_step(maze):
-    from fidec.make.navigate import _cells, _pick
-    from fidec.make.world import open_env, seed_generators
-
-    recipe = replace(RECIPES[f"pointmaze-{maze}-navigate-v0"], episode_rows=150)
-    world = open_world(recipe)
+@pytest.mark.parametrize("maze", ["pointmaze-medium", "pointmaze-giant", "antmaze-medium"])
+def test_maze_episodes_are_ogbenchs_with_its_search_at_every_step(maze):
+    rng = np.random.default_rng(0)
+    policy = Policy([(rng.normal(0, 0.3, (29, 16)).astype(np.float32), np.zeros(16, np.float32))])
+    recipe = replace(RECIPES[f"{maze}-navigate-v0"], episode_rows=100)
+    world = open_world(recipe, policy if recipe.expert else None)
     world.episode(5, "train", 0)
     made = world.episode(5, "train", 1)
 
     env = open_env(recipe.env_id)
     env_seed = seed_generators(5, "train", 1, 0)
+    env.action_space.seed(env_seed)
     cells, corners = _cells(env.maze_map)
     start, goal = _pick(cells), _pick(corners)
     ob, _ = env.reset(seed=env_seed, options={"task_info": {"init_ij": start, "goal_ij": goal}})
@@ -44,18 +48,17 @@ def test_point_episodes_are_ogbenchs_with_its_search_at_every_step(maze):
         subgoal, _ = env.get_oracle_subgoal(env.get_xy(), env.cur_goal_xy)
         direction = subgoal - env.get_xy()
         direction = direction / (np.linalg.norm(direction) + 1e-6)
-        action = np.clip(direction + np.random.normal(0, 0.5, 2), -1, 1)
+        action = policy.mean(np.concatenate([ob[2:], direction])) if recipe.expert else direction
+        action = np.clip(action + np.random.normal(0, 0.2 if recipe.expert else 0.5, action.shape), -1, 1)
         assert np.float32(ob).tobytes() == made["observations"][t].tobytes()
         assert np.float32(action).tobytes() == made["actions"][t].tobytes()
         ob, _, _, _, info = env.step(action)
         if info["success"]:
             env.set_goal(_pick(corners))
-    assert made["terminals"].tolist() == [False] * 149 + [True]
+    assert made["terminals"].tolist() == [False] * 99 + [True]
 
 
 def test_corridors_are_no_goals():
-    from fidec.make.navigate import _cells
-
     maze = np.array([[1, 1, 1, 1, 1], [1, 0, 0, 0, 1], [1, 0, 1, 1, 1], [1, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
     free, corners = _cells(maze)
     assert free == [(1, 1), (1, 2), (1, 3), (2, 1), (3, 1)]
@@ -63,8 +66,6 @@ def test_corridors_are_no_goals():
 
 
 def test_cube_out_of_sight_is_rejected():
-    from fidec.make.play import _cube_stays_visible
-
     qpos = np.zeros((4, 25))
     qpos[:, 15], qpos[:, 16] = 0.1, 0.02
     assert _cube_stays_visible(qpos)

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from fidec.errors import ConfigError, DataError
-from fidec.make import RECIPES, make_dataset
+from fidec.make import make_dataset
 from fidec.make.expert.policy import FLIPPED_STEPS, Policy, flipped, layers_of, turned
 from fidec.make.expert.store import expert_directory, find_expert, load_expert, save_expert
 from fidec.make.expert.track import Track
 from fidec.make.expert.train import Trainer, Training, _learner, train_expert
-from fidec.make.worker import open_world
 from fidec.quiet import global_numpy_seed
 from fidec.store.files import sha256_file
 
@@ -222,33 +221,6 @@ def test_damaged_experts_are_rejected(tmp_path):
 
 
 # --- data ---------------------------------------------------------------------------------------------------
-
-
-def test_ant_episodes_are_ogbenchs_with_the_expert():
-    from fidec.make.navigate import _cells, _pick
-    from fidec.make.world import open_env, seed_generators
-
-    recipe = replace(RECIPES["antmaze-medium-navigate-v0"], episode_rows=60)
-    policy = Policy(random_layers())
-    world = open_world(recipe, policy)
-    world.episode(5, "train", 0)
-    made = world.episode(5, "train", 1)
-
-    env = open_env(recipe.env_id)
-    env_seed = seed_generators(5, "train", 1, 0)
-    env.action_space.seed(env_seed)
-    cells, corners = _cells(env.maze_map)
-    start, goal = _pick(cells), _pick(corners)
-    ob, _ = env.reset(seed=env_seed, options={"task_info": {"init_ij": start, "goal_ij": goal}})
-    for t in range(recipe.episode_rows):
-        subgoal, _ = env.get_oracle_subgoal(env.get_xy(), env.cur_goal_xy)
-        direction = subgoal - env.get_xy()
-        direction = direction / (np.linalg.norm(direction) + 1e-6)
-        action = policy.mean(np.concatenate([ob[2:], direction]))
-        action = np.clip(action + np.random.normal(0, 0.2, action.shape), -1, 1)
-        assert np.float32(ob).tobytes() == made["observations"][t].tobytes()
-        assert np.float32(action).tobytes() == made["actions"][t].tobytes()
-        ob, *_ = env.step(action)
 
 
 @pytest.mark.filterwarnings("ignore:.*Box ")

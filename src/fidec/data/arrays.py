@@ -20,6 +20,18 @@ from fidec.data.dataset import OfflineDataset, episodes_of
 from fidec.data.mapped import is_mapped, take
 from fidec.errors import DataError
 
+# The arrays that are read from npz and HDF5 files; npz files may also have masks and truncations.
+FILE_KEYS = (
+    "observations",
+    "actions",
+    "rewards",
+    "terminals",
+    "timeouts",
+    "next_observations",
+    "action_low",
+    "action_high",
+)
+
 
 def dataset_from_arrays(
     observations: Any,

@@ -79,21 +79,29 @@ def _read_json(side: Path) -> dict[str, Any]:
 def write_sidecar(path: str | Path, **facts: Any) -> dict[str, Any]:
     """Record a data file: its SHA-256, its size and `facts` (`origin` is "downloaded", "unpacked" or "unknown")."""
     record = {**facts, "sha256": sha256_file(path), "bytes": Path(path).stat().st_size}
-    side = sidecar_path(path)
-    write_json(side, record)
+    write_json(sidecar_path(path), record)
     return record
+
+
+def origin_of(path: Path, record: dict[str, Any]) -> dict[str, Any]:
+    """What `OfflineDataset.info` says about a file of a benchmark."""
+    origin = record.get("origin")
+    return {
+        "file": str(path),
+        "origin": origin or "unknown",
+        # Only a file that `fidec data get` has downloaded is known to be official.
+        "regenerated": None if origin in (None, "unknown") else origin != "downloaded",
+        "file_sha256": record.get("sha256"),
+    }
 
 
 def verify(path: str | Path) -> dict[str, Any]:
     """Compare a file with its record, if there is one, and return the record."""
-    facts = read_sidecar(path)
-    expected = facts.get("sha256")
-    if expected is not None:
-        actual = sha256_file(path)
-        if actual != expected:
-            raise DataError(
-                f"{path}: SHA-256 is {actual[:16]}... but its record says {str(expected)[:16]}...: the file "
-                "was changed or damaged. Make or download it again. If you changed it on purpose, delete the .json "
-                "file beside it."
-            )
-    return facts
+    record = read_sidecar(path)
+    expected = record.get("sha256")
+    if expected is not None and (actual := sha256_file(path)) != expected:
+        raise DataError(
+            f"{path}: SHA-256 is {actual[:16]}... but its record says {str(expected)[:16]}...: the file was changed "
+            "or damaged. Make or download it again. If you changed it on purpose, delete the .json file beside it."
+        )
+    return record

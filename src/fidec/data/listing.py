@@ -40,21 +40,14 @@ def list_cache(cache_dir: str | Path | None = None) -> list[CachedFile]:
 
 
 def _describe(path: Path) -> CachedFile:
-    rows, facts, problem = None, {}, None
+    rows, record, problem = None, {}, None
     try:
         rows = _rows(path)
-        facts = read_sidecar(path)
+        record = read_sidecar(path)
     except DataError as error:
         problem = str(error)
-    return CachedFile(
-        name=path.stem,
-        path=str(path),
-        bytes=path.stat().st_size,
-        rows=rows,
-        origin=facts.get("origin"),
-        sha256=facts.get("sha256"),
-        problem=problem,
-    )
+    origin, sha256 = record.get("origin"), record.get("sha256")
+    return CachedFile(path.stem, str(path), path.stat().st_size, rows, origin, sha256, problem)
 
 
 def _rows(path: Path) -> int | None:

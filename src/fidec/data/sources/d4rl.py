@@ -16,7 +16,7 @@ import numpy as np
 
 from fidec import tasks
 from fidec.data.arrays import build_dataset
-from fidec.data.cache import data_dir, verify
+from fidec.data.cache import data_dir, origin_of, verify
 from fidec.data.columns import action_array, fail, flag_vector, numbers, observation_array, row_vector
 from fidec.data.dataset import OfflineDataset
 from fidec.data.hdf5 import read_columns
@@ -72,7 +72,6 @@ def load(what: str, *, cache_dir: CacheDir = None, action_low: Any = None, actio
     shift = -1.0 if task_id.startswith("antmaze-") else 0.0
     if not task_id.startswith("antmaze-"):
         ends |= done
-    origin = record.get("origin")
     return build_dataset(
         {
             "observations": observations,
@@ -85,14 +84,7 @@ def load(what: str, *, cache_dir: CacheDir = None, action_low: Any = None, actio
         where=where,
         name=task_id,
         source=f"d4rl:{task_id}",
-        info={
-            "file": where,
-            "rows": rows,
-            "reward_shift": shift,
-            "origin": origin or "unknown",
-            "regenerated": None if origin in (None, "unknown") else origin != "downloaded",
-            "file_sha256": record.get("sha256"),
-        },
+        info={"rows": rows, "reward_shift": shift, **origin_of(file, record)},
     )
 
 

@@ -8,27 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from fidec.data.arrays import dataset_from_file
+from fidec.data.arrays import FILE_KEYS, dataset_from_file
 from fidec.data.columns import existing_file, flag_vector
 from fidec.data.dataset import OfflineDataset
 from fidec.data.hdf5 import read_columns
 from fidec.data.source import CacheDir, DataSource, absolute_path
 
-KEYS = (
-    "observations",
-    "actions",
-    "rewards",
-    "terminals",
-    "timeouts",
-    "next_observations",
-    "action_low",
-    "action_high",
-)
-
 
 def load(what: str, *, cache_dir: CacheDir = None, **bounds: object) -> OfflineDataset:
     file = existing_file(what)
-    columns: dict[str, Any] = {**read_columns(file, KEYS, needed=("observations", "actions", "rewards"))}
+    columns: dict[str, Any] = {**read_columns(file, FILE_KEYS, needed=("observations", "actions", "rewards"))}
     if "terminals" in columns:
         # Rows that are both terminal and timed out are task ends in D4RL.
         rows = columns["observations"].shape[:1]

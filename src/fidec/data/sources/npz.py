@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from fidec.data.arrays import dataset_from_file
+from fidec.data.arrays import FILE_KEYS, dataset_from_file
 from fidec.data.columns import existing_file, require_keys
 from fidec.data.dataset import OfflineDataset
 from fidec.data.npz import npz_headers, read_npz
 from fidec.data.source import CacheDir, DataSource, absolute_path
 
-KEYS = (
-    "observations",
-    "actions",
-    "rewards",
-    "terminals",
-    "masks",
-    "truncations",
-    "timeouts",
-    "next_observations",
-    "action_low",
-    "action_high",
-)
+KEYS = (*FILE_KEYS, "masks", "truncations")
 
 
 def load(what: str, *, cache_dir: CacheDir = None, **bounds: object) -> OfflineDataset:

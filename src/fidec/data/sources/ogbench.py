@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fidec.data.arrays import build_dataset
-from fidec.data.cache import make_command, search_dirs, verify
+from fidec.data.cache import make_command, origin_of, search_dirs, verify
 from fidec.data.columns import (
     action_array,
     check_length,
@@ -119,7 +119,6 @@ def load(what: str, *, cache_dir: CacheDir = None, action_low: Any = None, actio
         raise fail(where, "terminals", " is 1 in every row: every trajectory is empty.")
     ends = np.append(terminals[1:], True)[keep]
     states_before = np.flatnonzero(keep)
-    origin = record.get("origin")
     return build_dataset(
         {
             "observations": take(observations, states_before),
@@ -133,12 +132,8 @@ def load(what: str, *, cache_dir: CacheDir = None, action_low: Any = None, actio
         name=what,
         source=f"ogbench:{what}",
         info={
-            "file": where,
             "rows": rows,
-            "origin": origin or "unknown",
-            # Only a file that `fidec data get` has downloaded is known to be official.
-            "regenerated": None if origin in (None, "unknown") else origin != "downloaded",
-            "file_sha256": record.get("sha256"),
+            **origin_of(file, record),
             # How the images were rendered, if it is recorded: an evaluation must render them in the same way.
             **({"rendering": (record.get("settings") or {}).get("rendering")} if visual else {}),
         },
