@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-import mujoco as _mujoco
 import numpy as np
 
+from fidec.extras import require
 from fidec.quiet import quiet
-
-mujoco: Any = _mujoco  # compiled functions without type stubs
-_KIND = mujoco.mjtState.mjSTATE_INTEGRATION
 
 
 class Track:
     """One ant on open ground. It draws from its arguments and from NumPy's global generator: seed both."""
 
     def __init__(self, episode_steps: int):
+        self._mujoco = require("mujoco", "ogbench", "the ant's expert")
+        self._kind = self._mujoco.mjtState.mjSTATE_INTEGRATION
+        ant = require("ogbench.online_locomotion.ant", "ogbench", "the ant's expert")
+        wrappers = require("ogbench.online_locomotion.wrappers", "ogbench", "the ant's expert")
         with quiet():
-            from ogbench.online_locomotion import ant, wrappers
-
             self._env: Any = wrappers.GymXYWrapper(ant.AntEnv())  # sets directions and rewards
         self._body = self._env.unwrapped
         self._length = episode_steps
@@ -37,12 +36,12 @@ class Track:
         return observation, float(reward), bool(failed), self.age >= self._length
 
     def get_state(self) -> np.ndarray:
-        physics = np.empty(mujoco.mj_stateSize(self._body.model, _KIND))
-        mujoco.mj_getState(self._body.model, self._body.data, physics, _KIND)
+        physics = np.empty(self._mujoco.mj_stateSize(self._body.model, self._kind))
+        self._mujoco.mj_getState(self._body.model, self._body.data, physics, self._kind)
         return np.concatenate([[self.age], self._env.z, physics])
 
     def set_state(self, state: np.ndarray) -> None:
         self.age, self._env.z, physics = int(state[0]), state[1:3].copy(), state[3:]
         self._env.num_steps = self.age
-        mujoco.mj_setState(self._body.model, self._body.data, physics, _KIND)
-        mujoco.mj_step1(self._body.model, self._body.data)
+        self._mujoco.mj_setState(self._body.model, self._body.data, physics, self._kind)
+        self._mujoco.mj_step1(self._body.model, self._body.data)
