@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import importlib
 import os
 import signal
@@ -26,6 +28,17 @@ def pytest_configure(config):
     """The normal tier compiles quickly, the slow one as users do; XLA_FLAGS from outside, even empty, is kept."""
     if config.getoption("markexpr") == "not slow":
         os.environ.setdefault("XLA_FLAGS", " ".join(QUICK))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _free_memory():
+    """Drop compiled programs after each file and return their memory; otherwise a worker grows to gigabytes."""
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+        gc.collect()
+        if sys.platform == "linux":
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 @pytest.fixture(scope="session")
