@@ -32,8 +32,8 @@ from fidec.envs.make import make
 from fidec.errors import ConfigError
 from fidec.store.replay import ReplayStore
 from fidec.train import loop
+from fidec.train.collect import make_explorer
 from fidec.train.config import OnlineConfig
-from fidec.train.explore import make_explorer
 from fidec.train.online import Online
 from fidec.types import Spec
 
@@ -93,7 +93,7 @@ class Loop:
             spec,
             offline,
             seed=0,
-            handover=0,
+            first_step=0,
             steps=loop.NEVER,
             batch_size=size.batch_size,
             sampling=PLAIN,

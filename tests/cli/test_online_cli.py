@@ -136,7 +136,7 @@ def test_asked_to_stop_while_it_collects(processes, maze, alone, compile_cache, 
     assert process.returncode == 75, err
     status = json.loads((run / "status.json").read_text())
     assert (status["state"], status["reason"], status["step"]) == ("preempted", "SIGTERM", newest(run))
-    assert f"go on with: fidec train --resume {run}".lower() in err.lower()
+    assert f"continue with: fidec train --resume {run}".lower() in err.lower()
     done = processes.run(*resumed(run), cache=compile_cache)
     assert done.returncode == 0, done.stderr
     assert online_fingerprint(run, total) == online_fingerprint(alone(maze, mode), total)
@@ -174,7 +174,7 @@ def test_a_finished_offline_run_goes_on_online(cli, walk_data, compile_cache, tm
     assert "configured for 9 online steps; --online-steps 4 would be fewer" in err
     code, _, err = cli("train", "--resume", "run", "--steps", 8)
     assert code == 2
-    assert "only --online-steps can be more" in err
+    assert "only --online-steps can be increased" in err
 
 
 def test_rlpd_starts_in_the_environment(cli, walk_data, compile_cache, tmp_path):

@@ -17,8 +17,8 @@ from fidec.data import replay
 from fidec.envs.lanes import exploration_seed
 from fidec.errors import ConfigError, RunError
 from fidec.train import loop
+from fidec.train.collect import Collector
 from fidec.train.config import OnlineConfig
-from fidec.train.online import Online
 from fidec.train.run import Preempted
 from fidec.types import Batch
 from helpers.online_envs import UNREPEATABLE, WALK, Walk
@@ -131,7 +131,7 @@ def test_fewer_steps_than_asked_for_before_are_refused(dataset, tmp_path):
     train(dataset, tmp_path / "run", "three environments", online_steps=30)
     with pytest.raises(ConfigError, match="30 online steps; --online-steps 10 would be fewer"):
         resume(tmp_path / "run", dataset, online_steps=10, quiet=True)
-    with pytest.raises(ConfigError, match="only --online-steps can be more"):
+    with pytest.raises(ConfigError, match="only --online-steps can be increased"):
         resume(tmp_path / "run", dataset, steps=OFFLINE + 5, quiet=True)
 
 
@@ -189,7 +189,7 @@ def flat(state) -> dict[str, np.ndarray]:
 
 def test_a_signal_in_the_middle_of_an_episode_gives_it_up_to_be_made_again(dataset, whole, tmp_path, monkeypatch):
     """Cal-QL collects whole episodes, and of a later one some steps are made when the signal comes."""
-    calls, received = [0], Online._received
+    calls, received = [0], Collector.receive
 
     def receive(self):
         calls[0] += 1
@@ -197,7 +197,7 @@ def test_a_signal_in_the_middle_of_an_episode_gives_it_up_to_be_made_again(datas
             os.kill(os.getpid(), signal.SIGTERM)
         return received(self)
 
-    monkeypatch.setattr(Online, "_received", receive)
+    monkeypatch.setattr(Collector, "receive", receive)
     with pytest.raises(Preempted):
         train(dataset, tmp_path / "run", "calql")
     held = stored_rows(tmp_path / "run")
@@ -234,7 +234,7 @@ def test_the_options_of_a_phase_are_chosen_when_it_begins(dataset, tmp_path):
     run = train(dataset, tmp_path / "run", "overlap", online_steps=0).directory
     resume(run, dataset, online_steps=5, online=OnlineConfig(updates=3, random_steps=2), quiet=True)
     assert (settings_of(run)["updates"], settings_of(run)["random_steps"]) == (3, 2)
-    with pytest.raises(ConfigError, match="updates cannot change, only max_failures can"):
+    with pytest.raises(ConfigError, match="only online.max_failures can change"):
         resume(run, dataset, online_steps=9, online=OnlineConfig(updates=2), quiet=True)
     resume(run, dataset, online_steps=9, online=OnlineConfig(max_failures=2), quiet=True)
     assert (settings_of(run)["updates"], settings_of(run)["max_failures"]) == (3, 2)

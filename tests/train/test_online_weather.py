@@ -273,7 +273,7 @@ def test_a_full_disk(dataset, good, weather, tmp_path, monkeypatch, where, numbe
 
     with monkeypatch.context() as patch:
         patch.setattr(trees, "save_flat", full)
-        with pytest.raises(RunError, match=r"the disk is full: could not write .*go on with --resume"):
+        with pytest.raises(RunError, match=r"the disk is full: could not write .*a run goes on with --resume"):
             fit(dataset, out, **SETTINGS, **KINDS["step"])
     assert state(out) == "failed"
     segments = sorted(path.name for path in (out / "replay").iterdir())
@@ -334,7 +334,7 @@ def test_a_loss_that_is_not_finite(dataset, weather, tmp_path):
     out = tmp_path / "run"
     weather(e2=("huge", 3))
     online = {"online": OnlineConfig(sampling="balanced")}
-    with pytest.raises(NonFiniteError, match=r"not finite at step \d+.*: .*term.*checkpoint is from before") as first:
+    with pytest.raises(NonFiniteError, match=r"not finite at step \d+.*: .*term.*checkpoint is older") as first:
         fit(dataset, out, algo="tiny", **SETTINGS, **online)
     before = newest(out)
     leaves = trees.load_flat(out / "checkpoints" / f"{before:08d}" / "state.safetensors").values()

@@ -72,8 +72,8 @@ class RunDirectory:
             if (path / MARKER).exists():
                 if not overwrite:
                     raise RunError(
-                        f"{path} holds a run already. Go on with it by --resume {path}, "
-                        "replace it by --overwrite, or choose another --out."
+                        f"{path} holds a run already. Continue it with --resume {path}, "
+                        "replace it with --overwrite, or choose another --out."
                     )
                 with files.writing(path, "the run directory"):
                     _remove_contents(path)

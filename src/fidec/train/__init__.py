@@ -1,1 +1,1 @@
-"""Training runs: configuration, the loop, checkpoints, evaluation, the run directory and the portable policy."""
+"""Training runs: configuration, the loop, the online phase, evaluation and the portable policy."""

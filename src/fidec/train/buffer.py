@@ -1,4 +1,4 @@
-"""The rows of the online phase on the device: one array, filled as the environments step, never copied."""
+"""The rows of the online phase on the device: arrays that are filled in place as the environments step."""
 
 from __future__ import annotations
 
@@ -16,31 +16,30 @@ from fidec.data.sampling import Sampling, Source, drawn, parts
 from fidec.errors import ConfigError
 from fidec.store.replay import Rows
 from fidec.train.config import OnlineConfig
-from fidec.train.explore import next_actions
 from fidec.types import Batch
 
-CAPACITY = 2_000_000  # of the buffer, by FQL's protocol
-BLOCK = 64  # rows that are added at once: two shapes to compile, 64 and 1
+CAPACITY = 2_000_000  # by FQL's protocol
+BLOCK = 64  # rows that are added at once; only the shapes 64 and 1 are compiled
 
 _add = jax.jit(replay.add, donate_argnums=0)
 _follow = jax.jit(replay.follow, donate_argnums=0)
 
 
-def check_buffer(settings: OnlineConfig, size: int, batch_size: int) -> int:
-    """The capacity of the buffer beside `size` offline transitions, if both suit what is asked for."""
-    if settings.sampling == "balanced":
-        parts(batch_size, settings.fraction, "online.fraction")
-        return settings.capacity or CAPACITY
-    if settings.capacity is not None and settings.capacity < size:
+def check_buffer(config: OnlineConfig, size: int, batch_size: int) -> int:
+    """The capacity of the buffer beside `size` offline transitions; ConfigError if they do not fit."""
+    if config.sampling == "balanced":
+        parts(batch_size, config.fraction, "online.fraction")
+        return config.capacity or CAPACITY
+    if config.capacity is not None and config.capacity < size:
         raise ConfigError(
-            f"online.capacity {settings.capacity} is less than the {size} offline transitions, which uniform "
+            f"online.capacity {config.capacity} is less than the {size} offline transitions, which uniform "
             "sampling keeps in the same buffer: give more, or --online.sampling balanced"
         )
-    return settings.capacity or max(CAPACITY, size + 1)
+    return config.capacity or max(CAPACITY, size + 1)
 
 
 class Buffer:
-    """Collected row j lies in slot j mod the capacity. `most` is how many rows there will ever be."""
+    """Collected row j is in slot j mod the capacity. There will be at most `most` rows."""
 
     def __init__(self, offline: Source, sampling: Sampling, most: int):
         row = jax.eval_shape(partial(drawn, count=1, settings=sampling), offline, rng.stream(0, "batch"))
@@ -53,10 +52,10 @@ class Buffer:
             )
         self.replay: Replay = replay.empty(row, rows)
         self.count = 0
-        self._last: dict[int, tuple[int, int, int]] = {}  # of each lane: the episode, step and number of its last row
+        self._last: dict[int, tuple[int, int, int]] = {}  # the episode, step and number of each lane's last row
 
     def follow(self, rows: Rows) -> None:
-        """Add one row of each of some lanes. The row before it in its episode learns its next action."""
+        """Add one row of each of some lanes. Its action is the next action of the row before it in its episode."""
         before = []
         for lane, episode, step in zip(rows.lanes.tolist(), rows.episodes.tolist(), rows.steps.tolist(), strict=True):
             *place, number = self._last.get(lane, (-1, -1, -1))
@@ -65,9 +64,9 @@ class Buffer:
         self._count(rows)
 
     def extend(self, rows: Rows) -> None:
-        """Add any number of rows, whose next actions are known as far as they can be."""
+        """Add any number of rows that have their next actions."""
         first, total = 0, rows.count
-        if rows.steps[0] > 0:  # it goes on with an episode whose last row waits for its next action
+        if rows.steps[0] > 0:  # the last stored row of this episode has no next action yet
             self.follow(jax.tree.map(lambda column: column[:1], rows))
             rows, total = jax.tree.map(lambda column: column[1:], rows), total - 1
         while first < total:
@@ -77,9 +76,9 @@ class Buffer:
         self._count(rows)
 
     def fill(self, rows: Rows) -> None:
-        """Put stored rows back into an empty buffer, each with the next action that it has learnt since."""
+        """Put stored rows back into an empty buffer, with their next actions."""
         rows = rows._replace(batch=rows.batch._replace(next_actions=next_actions(rows)))
-        gone = max(0, rows.count - self.replay.capacity)  # overwritten since: not needed, but counted
+        gone = max(0, rows.count - self.replay.capacity)  # rows that were overwritten
         self.count = gone
         self.replay = self.replay._replace(position=jnp.asarray(gone % self.replay.capacity, jnp.int32))
         self.extend(jax.tree.map(lambda column: column[gone:], rows))
@@ -89,6 +88,16 @@ class Buffer:
         for number, (lane, episode, step) in enumerate(places, start=self.count):
             self._last[lane] = (episode, step, number)
         self.count += rows.count
+
+
+def next_actions(rows: Rows) -> np.ndarray:
+    """For each row the action of the next row of its episode; its own action if there is none."""
+    actions = np.array(rows.batch.actions)
+    order = np.lexsort((rows.steps, rows.episodes))
+    here, there = order[:-1], order[1:]
+    follows = (rows.episodes[here] == rows.episodes[there]) & (rows.steps[here] + 1 == rows.steps[there])
+    actions[here[follows]] = rows.batch.actions[there[follows]]
+    return actions
 
 
 def _cut(batch: Batch, first: int, last: int) -> Batch:

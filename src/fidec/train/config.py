@@ -1,4 +1,4 @@
-"""The configuration of a run: one frozen dataclass, which the command line shows and the run directory keeps."""
+"""The configuration of a run: a frozen dataclass. It is the command line's options and the run's config.json."""
 
 from __future__ import annotations
 
@@ -16,41 +16,42 @@ from fidec.algos.common.base import check_choices
 from fidec.data.source import absolute_source
 from fidec.errors import ConfigError
 
-_OPEN = cast(int, None)  # until `resolve` fills it in, by the task's protocol
-_BY_PROTOCOL = ("steps", "eval_interval", "eval_episodes")
+_BY_PROTOCOL = cast(int, None)  # None until `resolve` takes the value of the task's protocol
+_PROTOCOL_FIELDS = ("steps", "eval_interval", "eval_episodes")
 
 
 @dataclass(frozen=True)
 class OnlineConfig:
-    """How a run goes on in its environment. The defaults are the paper's protocol, which is FQL's."""
+    """Training in an environment after the offline phase. The defaults are the paper's protocol, which is FQL's."""
 
     sampling: Literal["uniform", "balanced"] | None = None
-    """Batches uniform over offline and online transitions together, or balanced: a fixed share of each. By default
-    the method's own: balanced for RLPD and Cal-QL, uniform for all others."""
+    """How batches are drawn: uniform over offline and online transitions together, or balanced, with a fixed share of
+    each. By default balanced for RLPD and Cal-QL, and uniform for all other methods."""
     fraction: float = 0.5
-    """Balanced only: the share of online transitions in a batch."""
+    """Balanced sampling only: the share of online transitions in a batch."""
     capacity: int | None = None
-    """Transitions that the buffer holds before new ones replace the oldest, offline ones included unless balanced. By
-    default 2,000,000, or one more than the offline data if that is larger."""
+    """Transitions that the buffer holds. When it is full, new ones replace the oldest. With uniform sampling it also
+    holds the offline transitions. By default 2,000,000, or one more than the offline data if that is larger."""
     updates: int = 1
     """Gradient updates for each environment step."""
     collect: Literal["step", "episode"] | None = None
-    """One environment step and its updates in turn; or a whole episode, then as many updates. By default the method's
-    own: episode for Cal-QL, which needs returns, step for all others."""
+    """Alternate between one environment step and its updates, or between a whole episode and its updates. By default
+    episode for Cal-QL, which needs returns, and step for all other methods."""
     envs: int = 1
-    """Environments that are stepped together, each adding a transition. More than 1 is another protocol: the policy
-    is updated only after all of them have stepped."""
+    """Environments that are stepped together. Each adds a transition. With more than 1 the policy is updated only
+    after all of them have stepped, which is not the paper's protocol."""
     overlap: bool = False
-    """Update while the environment steps. Another protocol: the newest transition enters the next update only."""
+    """Update while the environment steps. The newest transition is used from the next update on, which is not the
+    paper's protocol."""
     random_steps: int = 0
-    """First environment steps, with uniformly random actions."""
+    """Number of first environment steps with uniformly random actions."""
     reward_shift: float | None = None
-    """Added to the environment's rewards as they are stored; by default what was added to the data's: -1 for
-    D4RL's antmaze files (d4rl:ID), else 0."""
+    """Added to the environment's rewards before they are stored. By default the same as was added to the data's
+    rewards: -1 for D4RL's antmaze files (d4rl:ID), else 0."""
     freeze_flow: bool = False
-    """Methods with a behaviour flow beside their policy: it stops learning at the hand-over."""
+    """Stop training the behaviour flow when the online phase begins. Only for methods that have one."""
     max_failures: int = 0
-    """Episodes that may be lost to an environment that fails. One more stops the run, saved."""
+    """Number of episodes that may fail because of an environment error. After one more the run is saved and stops."""
 
     def __post_init__(self):
         for name in ("updates", "envs"):
@@ -58,7 +59,7 @@ class OnlineConfig:
         for name in ("random_steps", "max_failures"):
             _at_least(0, name, getattr(self, name))
         if self.capacity is not None:
-            _at_least(2 * self.envs, "capacity", self.capacity)  # a transition and the one before it, of each
+            _at_least(2 * self.envs, "capacity", self.capacity)  # two transitions of each environment
         if not 0 < self.fraction < 1:
             raise ConfigError(f"online.fraction must lie strictly between 0 and 1, not {self.fraction}")
         for name, known in (("sampling", ("uniform", "balanced")), ("collect", ("step", "episode"))):
@@ -66,10 +67,10 @@ class OnlineConfig:
                 raise ConfigError(f"online.{name} must be {' or '.join(known)}, not {getattr(self, name)!r}")
         if self.collect == "episode" and (self.envs > 1 or self.overlap):
             raise ConfigError(
-                "online.collect episode takes one environment and no overlap: its updates come after the episode"
+                "online.collect episode needs one environment and no overlap: the updates follow the episode"
             )
         if self.overlap and self.envs > 1:
-            raise ConfigError("online.overlap takes one environment: with several they step together already")
+            raise ConfigError("online.overlap needs one environment: several environments step together already")
 
 
 @dataclass(frozen=True)
@@ -82,55 +83,57 @@ class RunConfig:
     """Gymnasium id of your own environment, such as Pendulum-v1, or my_package:MyEnv-v0, which imports my_package.
     Without a --task or an --env nothing is evaluated."""
     algo: str = "fidec"
-    """Method; `fidec algos` lists them."""
+    """Method. `fidec algos` lists all methods."""
     preset: str = "recommended"
-    """recommended, paper (to the letter) or released (what the authors' code does)."""
+    """recommended, paper (exactly as published) or released (as in the authors' code)."""
     data: str | None = None
     """Data source: ogbench:ID, d4rl:ID, npz:PATH, hdf5:PATH or minari:ID. By default the task's own data."""
     buffer: str | None = None
-    """Second data source. Half of each batch comes from it by default, as RLPD and Cal-QL mix their data."""
+    """Second data source. By default half of each batch is drawn from it, as in RLPD and Cal-QL."""
     buffer_fraction: float = 0.5
-    """The buffer's share of each batch, rounded to whole transitions."""
+    """Share of the second data source in each batch, rounded to whole transitions."""
     data_dir: Path | None = None
-    """Where OGBench and D4RL data files lie; by default the cache directory (`fidec doctor` shows it)."""
+    """Directory of the OGBench and D4RL data files. By default the cache directory, which `fidec doctor` shows."""
     memory_limit: float | None = None
-    """GB. Data larger than this is not put on the device but fed to it batch by batch, large images in npz files
-    straight from the disk; by default half of the device's free memory (on a CPU, the machine's)."""
-    steps: Annotated[int, tyro.conf.arg(aliases=["--offline-steps"])] = _OPEN
-    """Gradient steps on the data; by default those of the task's protocol, or 1,000,000."""
+    """GB. Data larger than this is not copied to the device as a whole. Its batches are read from main memory, or,
+    for large images in npz files, from the disk. By default half of the device's free memory."""
+    steps: Annotated[int, tyro.conf.arg(aliases=["--offline-steps"])] = _BY_PROTOCOL
+    """Gradient steps on the data. By default as in the task's protocol, or 1,000,000."""
     online_steps: int = 0
-    """Steps in the environment after them, each with --online.updates gradient steps. The defaults are then
-    those of the paper's offline-to-online protocol, and of its table's settings where the task is in it."""
+    """Environment steps after the offline phase, each with --online.updates gradient steps. The other defaults are
+    then those of the paper's offline-to-online protocol, with its options if the task is in its table."""
     seed: int = 0
-    """Every random number is a function of this seed, a named stream and the step."""
+    """Random seed. Every random number is a function of the seed, a named stream and the step."""
     batch_size: int = 256
-    """Transitions a step, drawn uniformly with replacement."""
+    """Transitions in a batch, drawn uniformly with replacement."""
     frame_stack: int = 3
-    """Images only: successive frames that make an observation. 1 if the data's images are stacked already."""
+    """Images only: number of successive frames in an observation. 1 if the data's images are stacked already."""
     augment: float = 0.5
-    """Images only: probability that a batch is shifted, each image by up to 3 pixels of its own."""
+    """Images only: probability that the images of a batch are shifted randomly, each by up to 3 pixels."""
     out: Path | None = None
     """Run directory; by default runs/TASK/ALGO-PRESET/seedNNN."""
     log_interval: int = 1_000
-    """Steps between rows of train.jsonl, each a mean over those steps."""
-    eval_interval: int = _OPEN
-    """Steps between evaluations; 0 never evaluates. The last step is evaluated too. By default the protocol's."""
-    eval_episodes: int = _OPEN
-    """Episodes an evaluation; by default the protocol's."""
+    """Steps between rows of train.jsonl. Each row is a mean over these steps."""
+    eval_interval: int = _BY_PROTOCOL
+    """Steps between evaluations. The last step is also evaluated. 0 turns evaluation off. By default as in the
+    protocol."""
+    eval_episodes: int = _BY_PROTOCOL
+    """Episodes in an evaluation. By default as in the protocol."""
     eval_envs: int = 0
-    """Environment processes; 0 takes the number of cores, at most 8."""
+    """Environment processes for evaluation. 0 means one per core, at most 8."""
     eval_timeout: float = 60.0
     """Seconds after which an environment that does not answer counts as hung."""
     success_timing: Literal["pre", "post"] = "pre"
-    """OGBench only: success is judged before the action (pre), as in the data, or after it (post: OGBench < 1.2)."""
+    """OGBench only: success is tested on the state before the action (pre), as in the data, or after it (post), as in
+    OGBench < 1.2."""
     rendering: Literal["exact", "fast"] | None = None
-    """Pixel tasks only: how evaluations draw their pictures; by default as those of the data were drawn."""
+    """Pixel tasks only: renderer of the environments. By default the one that the data was made with."""
     candidates: int = 1
-    """Actions drawn for each observation when evaluating; above 1 the critic picks among them."""
+    """Actions drawn for each observation in evaluations. With more than 1 the critic chooses among them."""
     checkpoint_interval: int = 10_000
     """Steps between checkpoints."""
     keep_checkpoints: int = 2
-    """Checkpoints kept."""
+    """Number of checkpoints that are kept."""
     online: OnlineConfig = dataclasses.field(default_factory=OnlineConfig)
     """The online phase."""
     options: Any = None
@@ -138,7 +141,7 @@ class RunConfig:
 
     @property
     def total(self) -> int:
-        """All steps, offline and online."""
+        """The number of all steps, offline and online."""
         return self.steps + self.online_steps
 
     @property
@@ -148,12 +151,12 @@ class RunConfig:
 
     @property
     def setting(self) -> str:
-        """Which of the benchmark's tables it belongs to."""
+        """offline, or online for offline-to-online: the table of the paper that the run belongs to."""
         return "online" if self.online_steps else "offline"
 
     @property
-    def drawing(self) -> dict[str, str]:
-        """How its environments judge and draw."""
+    def env_options(self) -> dict[str, str]:
+        """Options of the environments."""
         return {"success_timing": self.success_timing, "rendering": self.rendering or "exact"}
 
     def __post_init__(self):
@@ -170,7 +173,7 @@ class RunConfig:
         for name in ("seed", "eval_interval", "eval_envs"):
             _at_least(0, name, getattr(self, name))
         if self.memory_limit is not None and not self.memory_limit >= 0:
-            raise ConfigError(f"memory_limit must not be negative, found {self.memory_limit}")
+            raise ConfigError(f"memory_limit must not be negative, not {self.memory_limit}")
         if self.seed >= 2**32:
             raise ConfigError(f"seed must be below 2^32, not {self.seed}")
         if not self.eval_timeout > 0:
@@ -181,7 +184,7 @@ class RunConfig:
             raise ConfigError(f"buffer_fraction must lie strictly between 0 and 1, not {self.buffer_fraction}")
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, from which `from_json` makes an equal configuration."""
+        """Values for a JSON file, from which `from_json` makes an equal configuration."""
         values = dataclasses.asdict(self)
         for name in ("data_dir", "out"):
             values[name] = None if values[name] is None else str(values[name])
@@ -189,7 +192,7 @@ class RunConfig:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> RunConfig:
-        """The configuration that `to_json` wrote, checked: files may have been edited."""
+        """The configuration that `to_json` wrote, checked again, because the file may have been edited."""
         values = dict(values)
         unknown = set(values) - {f.name for f in dataclasses.fields(cls)}
         if unknown or "algo" not in values:
@@ -205,7 +208,7 @@ class RunConfig:
 
 
 def _at_least(least: int, name: str, value: int | None) -> None:
-    if value is None and name in _BY_PROTOCOL:
+    if value is None and name in _PROTOCOL_FIELDS:
         return
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise ConfigError(f"{name} must be a whole number, not {value!r}")
@@ -222,13 +225,13 @@ def config_from_json(config: type, values: dict[str, Any]) -> Any:
 
 
 def resolve_options(algo: str, preset: str, task: str | None, setting: str = "offline", **fields: Any) -> Any:
-    """The method's options: the preset, then what the task's published settings change, then `fields`."""
+    """The method's options: those of the preset, changed by the task's published options, then by `fields`."""
     return algos.get(algo).configure(preset, **{**task_options(algo, preset, task, setting), **fields})
 
 
 def task_options(algo: str, preset: str, task: str | None, setting: str = "offline") -> dict[str, Any]:
-    """What the published settings of a task change in a method's options."""
-    return {name: found.value for name, found in published_options(algo, preset, task, setting).items()}
+    """The values of a task's published options."""
+    return {name: option.value for name, option in published_options(algo, preset, task, setting).items()}
 
 
 def published_options(
@@ -238,23 +241,23 @@ def published_options(
     family = tasks.family_of(task) if task else None
     published = family.options(algo, preset, setting) if family else {}
     fields = {field.name for field in dataclasses.fields(algos.get(algo).config)}
-    return {name: found for name, found in published.items() if name in fields}
+    return {name: option for name, option in published.items() if name in fields}
 
 
 def protocol_values(task: str | None, algo: str, setting: str = "offline") -> dict[str, int]:
-    """Steps, evaluation interval and episodes of the task's protocol; without a task those of OGBench's states."""
+    """Steps, evaluation interval and episodes of the task's protocol. Without a task, those of OGBench."""
     protocol = tasks.protocol_of(task or "", algo if task else "", setting)
-    return {name: getattr(protocol, name) for name in _BY_PROTOCOL}
+    return {name: getattr(protocol, name) for name in _PROTOCOL_FIELDS}
 
 
 def with_protocol(config: RunConfig) -> RunConfig:
-    """What was left open of steps and evaluations, filled in by the task's protocol."""
+    """The configuration with steps and evaluations of the task's protocol where they were not given."""
     values = protocol_values(config.task, config.algo, config.setting)
     return dataclasses.replace(config, **{n: v for n, v in values.items() if getattr(config, n) is None})
 
 
 def resolve(config: RunConfig) -> RunConfig:
-    """Fill in what was left open: protocol, options, data source, output directory, number of environments."""
+    """Fill in what was not given: protocol, options, data source, output directory, number of environments."""
     config = with_protocol(config)
     options = config.options
     if options is None:
@@ -277,7 +280,7 @@ def resolve(config: RunConfig) -> RunConfig:
 
 
 def resolve_online(config: RunConfig) -> OnlineConfig:
-    """The online phase with what was left open filled in by the method and the task, or why there cannot be one."""
+    """The online phase with the method's defaults; ConfigError if the run cannot have one."""
     method, online = algos.get(config.algo), config.online
     if method.offline_only:
         raise ConfigError(f"{config.algo} is not trained online: {method.offline_only}")
@@ -285,14 +288,14 @@ def resolve_online(config: RunConfig) -> OnlineConfig:
         raise ConfigError("online training needs an environment: name a --task, or a Gymnasium id with --env")
     if config.buffer is not None:
         raise ConfigError(
-            f"online training has a buffer of its own and cannot have {config.buffer} as a second data set: "
-            "leave --buffer out, or start a new run without it"
+            f"online training has its own buffer and cannot have {config.buffer} as a second data set: "
+            "omit --buffer, or start a new run without it"
         )
     defaults = {"sampling": "uniform", "collect": "step", **method.online}
     online = dataclasses.replace(online, **{n: v for n, v in defaults.items() if getattr(online, n) is None})
     if method.needs_returns and online.collect != "episode":
         raise ConfigError(
-            f"{config.algo} takes its online data by the episode, since returns are known only at its end: "
+            f"{config.algo} needs returns, which are known only at the end of an episode: "
             "online.collect must be episode"
         )
     if online.freeze_flow and not hasattr(config.options, "train_flow"):

@@ -1,9 +1,9 @@
-"""The training loop: steps in one compiled loop, everything else at its borders.
+"""The training loop: a compiled loop over steps, dispatched about once a second.
 
-The compiled loop takes its first and last step as arguments, so one compilation serves every length. What it
-carries (state, running sums of metrics, first non-finite step) is all that a checkpoint holds: random numbers
-and batches are functions of the seed and the step. So the loop may stop and be resumed at any step, and
-nothing in its results can tell.
+The compiled loop takes its first and last step as arguments, so it is compiled once for every length. It carries the
+state, running sums of metrics, and the first non-finite step. A checkpoint needs nothing else, because random numbers
+and batches are functions of the seed and the step. So the loop can stop and be resumed at any step with the same
+results.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from fidec.data.sampling import PLAIN, Joined, Mixture, Sampling, Source, draw
 from fidec.errors import NonFiniteError
 from fidec.types import Batch, Metrics, Spec
 
-DISPATCH_SECONDS = 1.0  # how long the host stays away: signals and the progress bar wait for it
+DISPATCH_SECONDS = 1.0  # length of a dispatch; signals and the progress bar wait for its end
 NEVER = int(np.iinfo(np.int32).max)
 
 
 class Carry(NamedTuple):
-    """What one step hands to the next: all of it is saved, none of it is random."""
+    """What one step passes to the next. A checkpoint saves all of it."""
 
     state: Any
     sums: dict[str, jax.Array]  # of each metric since `since`
@@ -44,7 +44,7 @@ class Carry(NamedTuple):
 def start(algorithm: Algorithm, seed: int, batch: Batch) -> Carry:
     """The carry before the first step."""
     state = jax.jit(algorithm.init)(rng.stream(seed, "init"))
-    # What comes back from a checkpoint has no weak types, so neither has what starts a run.
+    # Arrays from a checkpoint have no weak types, so those of a new run must not have them either.
     state = jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), state)
     _, metrics = jax.eval_shape(algorithm.update, state, batch, rng.stream(seed, "update"))
     return Carry(
@@ -56,10 +56,10 @@ def start(algorithm: Algorithm, seed: int, batch: Batch) -> Carry:
 
 
 def step_by_step(spec: Spec) -> bool:
-    """Whether each update is better a program of its own: for images on a CPU.
+    """Whether to run each update as a program of its own: for images on a CPU.
 
-    There XLA gives convolutions to its fast library only outside of loops. An update of FQL on 16 images of 64 x 64
-    took 4.3 s inside a loop and 0.5 s by itself (jax 0.10.2, one core).
+    On a CPU XLA uses its fast convolutions only outside of loops. An update of FQL on 16 images of 64 x 64 took 4.3 s
+    inside a loop and 0.5 s outside (jax 0.10.2, one core).
     """
     return spec.images and jax.default_backend() == "cpu"
 
@@ -67,8 +67,8 @@ def step_by_step(spec: Spec) -> bool:
 def make_steps(algorithm: Algorithm, seed: int, sampling: Sampling = PLAIN, *, looped: bool = True) -> Any:
     """steps(carry, chunk, first, last) -> carry: the updates first, ..., last - 1, as one jitted loop.
 
-    The chunk has the rows of all these steps. The carry is donated: its buffers are reused, and the caller's copy
-    must not be used again. Unless `looped`, it is the update of step `first` alone.
+    The chunk has the rows of all these steps. The carry is donated: its buffers are reused, and the caller must not
+    use it again. Unless `looped`, only the update of step `first` is made.
     """
     batch_key, update_key = rng.stream(seed, "batch"), rng.stream(seed, "update")
 
@@ -96,7 +96,7 @@ def make_online_steps(
 ) -> Any:
     """steps(carry, offline, buffer, first, last) -> carry: as `make_steps`, but each batch is drawn inside the loop.
 
-    A step has `updates` updates. The carry is donated. Unless `looped`, they are those of step `first` alone.
+    A step has `updates` updates. The carry is donated. Unless `looped`, only the updates of step `first` are made.
     """
     batch_key, update_key = rng.stream(seed, "batch"), rng.stream(seed, "update")
     source = Mixture if balanced else Joined
@@ -121,7 +121,7 @@ def make_online_steps(
 
 
 def record(carry: Carry, state: Any, metrics: Metrics, step: Any, updates: int = 1) -> Carry:
-    """The carry after an update, with its metrics counted: one of `updates` that make this step."""
+    """The carry after one of the `updates` of this step, with its metrics added."""
     share = metrics if updates == 1 else {name: value / updates for name, value in metrics.items()}
     sums = {name: carry.sums[name] + share[name] for name in metrics}
     bad = {
@@ -132,7 +132,7 @@ def record(carry: Carry, state: Any, metrics: Metrics, step: Any, updates: int =
 
 
 def one_by_one(step: Callable) -> Callable:
-    """The same steps from the (compiled) update of a single one, step(carry, *data, first, last)."""
+    """The same steps, one call of the compiled step(carry, *data, first, last) for each."""
 
     def steps(carry: Carry, *arguments: Any) -> Carry:
         *data, first, last = arguments
@@ -144,12 +144,12 @@ def one_by_one(step: Callable) -> Callable:
 
 
 def template(algorithm: Algorithm, seed: int, batch: Batch) -> Carry:
-    """Shapes and dtypes of a carry, to restore a checkpoint into, without computing anything."""
+    """Shapes and dtypes of a carry, for restoring a checkpoint."""
     return jax.eval_shape(lambda: start(algorithm, seed, batch))
 
 
 def take_means(carry: Carry, step: int) -> tuple[dict[str, np.ndarray], Carry]:
-    """The metrics' means since they were last taken, and a carry that begins anew at `step`."""
+    """The means of the metrics since the last call, and a carry whose sums start again at `step`."""
     count = step - int(carry.since)
     means = {name: np.asarray(value) / np.float32(max(count, 1)) for name, value in carry.sums.items()}
     zeros = {name: jnp.zeros_like(value) for name, value in carry.sums.items()}
@@ -157,14 +157,14 @@ def take_means(carry: Carry, step: int) -> tuple[dict[str, np.ndarray], Carry]:
 
 
 def check_finite(carry: Carry) -> None:
-    """Stop at the first loss, value or gradient that is not finite, naming it and its step."""
+    """Raise NonFiniteError if a metric was not finite; it names the first step and the metrics."""
     bad = {name: int(step) for name, step in carry.bad.items() if int(step) != NEVER}
     if bad:
         first = min(bad.values())
         terms = ", ".join(sorted(name for name, step in bad.items() if step == first))
         raise NonFiniteError(
-            f"not finite at step {first}: {terms}. The run stopped; its last checkpoint is from before. Look at the "
-            "data with `fidec data check`, or lower the learning rate, or set a gradient clip."
+            f"not finite at step {first}: {terms}. The run stopped. Its last checkpoint is older and intact. Check "
+            "the data with `fidec data check`, lower the learning rate, or set a gradient clip."
         )
 
 
@@ -174,7 +174,7 @@ def example_batch(chunk: Chunk, sampling: Sampling = PLAIN) -> Batch:
 
 
 class Pace:
-    """How many steps to dispatch at once, so that the host is asked about every `DISPATCH_SECONDS`."""
+    """How many steps to dispatch at once, so that a dispatch takes about `DISPATCH_SECONDS`."""
 
     def __init__(self) -> None:
         self.rate: float | None = None  # steps a second
@@ -188,7 +188,7 @@ class Pace:
 
 
 class Signals:
-    """Which signal asked the run to stop, if any. A second Ctrl-C interrupts at once."""
+    """The signal that asked the run to stop, if any. A second Ctrl-C interrupts at once."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -201,7 +201,7 @@ class Signals:
 
 @contextmanager
 def catch_signals() -> Iterator[Signals]:
-    """Note SIGTERM, SIGINT and SIGUSR2 (a batch system's warning) instead of dying of them."""
+    """Record SIGTERM, SIGINT and SIGUSR2 (the warning of a batch system) instead of stopping at once."""
     signals = Signals()
     if threading.current_thread() is not threading.main_thread():
         yield signals  # only the main thread may set handlers

@@ -1,7 +1,7 @@
-"""A policy that travels: safetensors and JSON, usable without the data, the environment or the run.
+"""A portable policy: safetensors and JSON, usable without the data, the environment or the run.
 
-policy/  policy.json          method, options, specification, where it came from
-         model.safetensors    the arrays that acting needs, and no others
+policy/  policy.json          method, options, specification, origin
+         model.safetensors    the arrays that are needed to act
          manifest.json        SHA-256 of both, checked before use
 """
 
@@ -33,8 +33,8 @@ FORMAT = 1
 class Policy:
     """A trained policy: `policy(observations)` gives actions in the units of the data.
 
-    Each call draws fresh noise; `policy.reset(seed)` starts the sequence anew, so that a rollout can be
-    repeated. `spec` says what goes in and out.
+    Each call draws new noise. `policy.reset(seed)` restarts the sequence of random numbers, so that a rollout can be
+    repeated. `spec` describes observations and actions.
     """
 
     def __init__(self, algo: str, options: Any, spec: Spec, state: Any, info: dict[str, Any] | None = None):
@@ -46,7 +46,7 @@ class Policy:
         self.reset()
 
     def reset(self, seed: int = 0) -> None:
-        """Start the sequence of random numbers anew."""
+        """Restart the sequence of random numbers."""
         self._key, self._calls = rng.stream(seed, "act"), 0
 
     def __call__(self, observations: np.ndarray, *, candidates: int = 1, return_base: bool = False):
@@ -65,7 +65,7 @@ class Policy:
         return jax.tree.map(lambda actions: self.spec.to_user_units(np.asarray(actions)), result)
 
     def save(self, directory: str | Path) -> None:
-        """Write the policy, replacing an earlier one in one move."""
+        """Write the policy to a directory. An earlier one is replaced as a whole."""
         directory = Path(directory)
         temporary = directory.with_name(f".{directory.name}.tmp")
         former = directory.with_name(f".{directory.name}.old")
@@ -90,14 +90,14 @@ class Policy:
 
 
 def load_policy(directory: str | Path) -> Policy:
-    """Read a policy directory, or the `policy/` of a run. Its hashes are checked; no code is loaded from it."""
+    """Read a policy directory, or the `policy/` of a run. Its hashes are checked, and no code is loaded from it."""
     directory = Path(directory)
     if not (directory / CARD).exists() and (directory / "policy" / CARD).exists():
         directory = directory / "policy"
     if not directory.is_dir():
         raise CheckpointError(f"there is no policy at {directory}: no such directory")
     if (directory / "run.json").exists():
-        raise CheckpointError(f"the run {directory} has not saved a policy yet: it does so with its first checkpoint")
+        raise CheckpointError(f"the run {directory} has no policy yet: it is saved with the first checkpoint")
     files.verify_manifest(directory)
     card = files.read_json(directory / CARD)
     try:
@@ -154,8 +154,8 @@ def _lanes(algorithm: algos.Algorithm, candidates: int, base: bool):
 def lane_actor(algorithm: algos.Algorithm, state: Any, key: Any, *, candidates: int = 1, base: bool = False):
     """A policy for `EnvPool.run`: lane i draws from the key at (its episode, its step).
 
-    So an episode meets the same random numbers in whatever company it runs, and the base policy (`base`) is
-    evaluated on the same draws as the refined one.
+    So an episode gets the same random numbers whatever runs beside it, and the base policy (`base`) is evaluated with
+    the same random numbers as the refined one.
     """
     act = _lanes(algorithm, candidates, base)
     return lambda observations, episodes, steps: np.asarray(act(state, key, observations, episodes, steps))

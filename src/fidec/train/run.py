@@ -1,4 +1,4 @@
-"""One training run from its configuration to its directory."""
+"""Start or resume a training run."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from fidec.train import loop
 from fidec.train.buffer import check_buffer
 from fidec.train.config import OnlineConfig, RunConfig, resolve, resolve_online, task_options
 from fidec.train.policy import select_act
-from fidec.train.session import Session
+from fidec.train.session import Session, open_session
 from fidec.types import Spec
 
-_ARRAYS = "arrays:"  # instead of a source: the buffer was given in Python, and only Python can give it again
+_ARRAYS = "arrays:"  # instead of a source, for a second data set that was given in Python
 
 
 class Preempted(RunError):
-    """A signal asked to stop; all is saved and can be resumed. The exit code is EX_TEMPFAIL, or 130 after Ctrl-C."""
+    """A signal stopped the run, which is saved and can be resumed. The exit code is 75, or 130 after Ctrl-C."""
 
     def __init__(self, number: int, text: str):
         super().__init__(f"{signal.Signals(number).name}: {text}")
@@ -63,21 +63,21 @@ def train(
     """
     if env is not None:
         config = dataclasses.replace(config, env=describe_env(env))
-    own_arrays = dataset is not None and config.data is None  # not the task's data, which a resume would load
+    own_arrays = dataset is not None and config.data is None
     config = resolve(config)
-    if own_arrays:
+    if own_arrays:  # `resolve` names the task's data, which a resumed run would load instead
         config = dataclasses.replace(config, data=None)
     if buffer is not None and config.buffer is None:
         config = dataclasses.replace(config, buffer=f"{_ARRAYS}{buffer.name}")
         if config.online_steps:
-            resolve_online(config)  # refuses it
-    # All this before the directory is made: a wrong id leaves none.
+            resolve_online(config)  # raises: an online run has no second data set
+    # Check the configuration before the directory is created, so that a wrong id leaves none.
     _factory(config, env)
     dataset, buffer = _load(config, dataset, buffer)
     if config.rendering is None and dataset.spec.images:
         config = dataclasses.replace(config, rendering=dataset.info.get("rendering") or "exact")
     _check_method(config, dataset.spec.stacked(config.frame_stack))
-    config = _fitted(config, dataset)
+    config = _with_data(config, dataset)
     assert config.out is not None
     with RunDirectory.create(config.out, overwrite=overwrite) as directory:
         directory.write_config(config.to_json())
@@ -95,22 +95,21 @@ def resume(
     online: OnlineConfig | None = None,
     quiet: bool = False,
 ) -> Result:
-    """Go on with an interrupted run, bit for bit, or with a finished one: up to more `steps`, or online.
+    """Continue an interrupted run, bit for bit, or extend a finished one by more `steps` or by an online phase.
 
     What the run was given in Python (`dataset`, `buffer`, `env`) has to be given again. A run without an environment
-    can be given one: a Gymnasium id, or a function that returns an environment. `online_steps` are those of
-    the whole run. `online` are the options of its online phase; once that has begun, only
-    `max_failures` may change.
+    can be given one: a Gymnasium id, or a function that returns an environment. `online_steps` is the number of the
+    whole run. `online` has the options of its online phase. Once that has begun, only `max_failures` may change.
     """
     with RunDirectory.open(path) as directory:
         if not directory.config.exists():
-            raise RunError(f"{path} was stopped before it began. Start it again, with --overwrite.")
+            raise RunError(f"{path} was stopped before training began. Start it again with --overwrite.")
         config = RunConfig.from_json(directory.read_config())
         config = _with_env(config, path, env)
         offline = not config.online_steps
         config = _extended(config, path, steps, online_steps, online)
-        if offline and config.online_steps and (other := _other_settings(config)):
-            print(f"the run keeps its settings; online were published {other}", file=sys.stderr)
+        if offline and config.online_steps and (other := _other_options(config)):
+            print(f"the run keeps its options; those published for online training are {other}", file=sys.stderr)
         if dataset is None and config.data is None:
             raise RunError(
                 f"{path} was trained on arrays given in Python: resume it there, with fidec.resume(path, dataset)"
@@ -120,17 +119,17 @@ def resume(
                 f"the buffer of {path} was given in Python: resume it there, with fidec.resume(path, dataset, buffer)"
             )
         if buffer is not None and config.buffer is None:
-            raise RunError(f"{path} was trained on one data set: it cannot go on with a buffer. Start a new run.")
+            raise RunError(f"{path} was trained on one data set: it cannot continue with two. Start a new run.")
         dataset, buffer = _load(config, dataset, buffer)
         _check_same_data(directory, "dataset", dataset)
         if buffer is not None:
             _check_same_data(directory, "buffer", buffer)
-        config = _fitted(config, dataset)
+        config = _with_data(config, dataset)
         return _train(config, dataset, buffer, _factory(config, env), directory, quiet)
 
 
 def _with_env(config: RunConfig, path: str | Path, env: str | MakeEnv | None) -> RunConfig:
-    """The configuration with an environment that was given again, or now."""
+    """The configuration with the environment that was given."""
     given, known = describe_env(env), config.env_name
     if given is None or given == known:
         return config
@@ -141,7 +140,7 @@ def _with_env(config: RunConfig, path: str | Path, env: str | MakeEnv | None) ->
 
 def _factory(config: RunConfig, env: str | MakeEnv | None) -> EnvFactory | None:
     """The run's environment; `env` is the function that its configuration describes."""
-    return factory_of(config.task, env or config.env, **config.drawing)
+    return factory_of(config.task, env or config.env, **config.env_options)
 
 
 def _extended(
@@ -151,13 +150,15 @@ def _extended(
     online_steps: int | None,
     online: OnlineConfig | None,
 ) -> RunConfig:
-    """The configuration with more to do, if that is how the run can go on."""
-    begun = config.online_steps > 0
+    """The configuration with more steps; ConfigError if the run cannot be extended like that."""
+    has_online = config.online_steps > 0
     if steps is not None and steps != config.steps:
         if steps < config.steps:
             raise ConfigError(f"{path} is configured for {config.steps} steps; --steps {steps} would be fewer")
         if config.online_steps:
-            raise ConfigError(f"{path} goes on online after {config.steps} steps: only --online-steps can be more")
+            raise ConfigError(
+                f"{path} has an online phase after {config.steps} steps: only --online-steps can be increased"
+            )
         config = dataclasses.replace(config, steps=steps)
     if online_steps is not None:
         if online_steps < config.online_steps:
@@ -169,22 +170,22 @@ def _extended(
     given = _changed(online or OnlineConfig())
     if given and not config.online_steps:
         raise ConfigError(f"{path} has no online phase: --online.{next(iter(given))} needs --online-steps")
-    if begun and (fixed := sorted(set(given) - {"max_failures"})):
+    if has_online and (fixed := sorted(set(given) - {"max_failures"})):
         raise ConfigError(
-            f"{path} has its online phase already: online.{fixed[0]} cannot change, only max_failures can"
+            f"{path} already has an online phase: only online.max_failures can change, not online.{fixed[0]}"
         )
     config = dataclasses.replace(config, online=dataclasses.replace(config.online, **given))
     return dataclasses.replace(config, online=resolve_online(config)) if config.online_steps else config
 
 
 def _changed(online: OnlineConfig) -> dict[str, Any]:
-    """What was asked for."""
-    usual = dataclasses.asdict(OnlineConfig())
-    return {name: value for name, value in dataclasses.asdict(online).items() if value != usual[name]}
+    """The options that differ from their defaults."""
+    defaults = dataclasses.asdict(OnlineConfig())
+    return {name: value for name, value in dataclasses.asdict(online).items() if value != defaults[name]}
 
 
-def _other_settings(config: RunConfig) -> str:
-    """Published online settings of the task that differ from the offline ones and from the run's, in words."""
+def _other_options(config: RunConfig) -> str:
+    """Options published for online training that differ from the offline ones and from the run's, as text."""
     tables = (task_options(config.algo, config.preset, config.task, setting) for setting in ("offline", "online"))
     offline, online = tables
     return ", ".join(
@@ -197,7 +198,7 @@ def _other_settings(config: RunConfig) -> str:
 def _load(
     config: RunConfig, dataset: OfflineDataset | None, buffer: OfflineDataset | None
 ) -> tuple[OfflineDataset, OfflineDataset | None]:
-    """The data sets of a run, loaded where they are not given, and checked to fit each other."""
+    """The data sets of a run, loaded if they are not given, and checked against each other."""
     if dataset is None:
         if config.data is None:
             raise ConfigError("nothing to train on: name a --task, or a data source with --data (npz:PATH, ...)")
@@ -210,8 +211,8 @@ def _load(
     return dataset, buffer
 
 
-def _fitted(config: RunConfig, dataset: OfflineDataset) -> RunConfig:
-    """The configuration, its online phase checked against the data, with rewards shifted as the data's were."""
+def _with_data(config: RunConfig, dataset: OfflineDataset) -> RunConfig:
+    """The configuration with the data's reward shift for the online phase, which is checked against the data."""
     if not config.online_steps:
         return config
     check_buffer(config.online, dataset.size, config.batch_size)
@@ -222,7 +223,7 @@ def _fitted(config: RunConfig, dataset: OfflineDataset) -> RunConfig:
 
 
 def _check_method(config: RunConfig, spec: Spec) -> None:
-    """Whether the method takes this data, and can act as the evaluations will ask it to."""
+    """Raise if the method cannot use this data, or cannot act as the evaluations will ask it to."""
     algorithm = algos.get(config.algo).make(config.options, spec)
     if config.env_name is None:
         return
@@ -234,7 +235,7 @@ def _check_method(config: RunConfig, spec: Spec) -> None:
 
 def _check_agree(dataset: OfflineDataset, buffer: OfflineDataset) -> None:
     ours, theirs = dataset.spec, buffer.spec
-    found = [
+    differences = [
         f"{name} {getattr(ours, field)} and {getattr(theirs, field)}"
         for name, field in (
             ("observations of shape", "observation_shape"),
@@ -244,10 +245,10 @@ def _check_agree(dataset: OfflineDataset, buffer: OfflineDataset) -> None:
         if getattr(ours, field) != getattr(theirs, field)
     ]
     if ours.action_dim == theirs.action_dim and not np.allclose(ours.bounds, theirs.bounds):
-        found.append(f"action bounds {ours.bounds} and {theirs.bounds}")
-    if found:
+        differences.append(f"action bounds {ours.bounds} and {theirs.bounds}")
+    if differences:
         raise ConfigError(
-            f"{dataset.source} and the buffer {buffer.source} cannot be mixed: they have {'; '.join(found)}. "
+            f"{dataset.source} and the buffer {buffer.source} cannot be mixed: they have {'; '.join(differences)}. "
             "Both must come from the same task."
         )
 
@@ -264,8 +265,8 @@ def _train(
     try:
         with ExitStack() as stack:
             signals = stack.enter_context(loop.catch_signals())
-            run = Session(config, dataset, buffer, env, directory, stack, signals, quiet)
-            directory.write_config(config.to_json())  # not before: what is refused must not stay in the run
+            run = open_session(config, dataset, buffer, env, directory, stack, signals, quiet)
+            directory.write_config(config.to_json())  # only now, after all checks have passed
             if not run.done:
                 run.start_environments()
             while not run.done and signals.received is None:
@@ -274,14 +275,14 @@ def _train(
                 run.save()
     except BaseException as error:
         reason = str(error) if isinstance(error, FidecError) else f"{type(error).__name__}: {error}"
-        with suppress(FidecError):  # a full disk must not hide what happened
+        with suppress(FidecError):  # a full disk must not hide the first error
             directory.write_status("failed", run.step if run else 0, reason)
         raise
     if not run.done:
         assert signals.received is not None
         directory.write_status("preempted", run.step, signal.Signals(signals.received).name)
         raise Preempted(
-            signals.received, f"saved at step {run.step}. Go on with: fidec train --resume {directory.path}"
+            signals.received, f"saved at step {run.step}. Continue with: fidec train --resume {directory.path}"
         )
     directory.write_status("done", run.step)
     return Result(directory.path, run.step, run.evaluation)
