@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
 
 import gymnasium
 import numpy as np
@@ -37,6 +39,58 @@ class Walk(gymnasium.Env):
         return self.place.astype(np.float32), reward, over and even, over and not even, info
 
 
+Faults = dict[int, tuple[str, int]]  # reset seed of an episode: the fault, and in which step (0: in the reset)
+VARIABLE = "FIDEC_TEST_FAULTS"
+
+
+class FaultyWalk(Walk):
+    """The walk, in which the episodes of some seeds fail."""
+
+    def __init__(self, faults: Faults):
+        super().__init__()
+        self.faults = faults
+
+    def reset(self, *, seed=None, options=None):
+        observation, info = super().reset(seed=seed)
+        self.fault, self.when = self.faults.get(seed, ("", -1))
+        return self._with_fault(observation, 0.0)[0], info
+
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        return *self._with_fault(observation, reward), *rest
+
+    def _with_fault(self, observation, reward):
+        if self.t != self.when:
+            return observation, reward
+        match self.fault:
+            case "raise":
+                raise RuntimeError("gripper lost")
+            case "exit":
+                os._exit(7)
+            case "hang":
+                time.sleep(1000)
+            case "nan":
+                observation = observation * np.nan
+            case "reward":
+                reward = np.nan
+            case "huge":
+                reward = 1e30
+            case "shape":
+                observation = observation[:2]
+        return observation, reward
+
+
+def write_faults(faults: Faults) -> str:
+    """The value of the environment variable that tells the environments' processes their faults."""
+    return json.dumps(faults)
+
+
+def make_faulty_walk() -> gymnasium.Env:
+    return FaultyWalk({int(seed): tuple(fault) for seed, fault in json.loads(os.environ.get(VARIABLE, "{}")).items()})
+
+
 gymnasium.register("Walk-v0", Walk)
 gymnasium.register("UnrepeatableWalk-v0", Walk, kwargs={"entropy": True})
 WALK, UNREPEATABLE = "helpers.online_envs:Walk-v0", "helpers.online_envs:UnrepeatableWalk-v0"
+gymnasium.register("FaultyWalk-v0", make_faulty_walk)
+FAULTY_WALK = "helpers.online_envs:FaultyWalk-v0"

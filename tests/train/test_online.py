@@ -1,4 +1,4 @@
-"""The online phase: what it does is what a plain loop does, and stopping it anywhere changes nothing."""
+"""The online phase: it equals a simple loop, and stopping it anywhere changes nothing."""
 
 from __future__ import annotations
 
@@ -44,13 +44,14 @@ KINDS = {
     "three environments": ("tiny", {"online": OnlineConfig(envs=3)}),
     "overlap": ("tiny", {"online": OnlineConfig(overlap=True)}),
     "rlpd": ("rlpd", {"steps": 0, "online": OnlineConfig(updates=2, random_steps=7)}),
+    "episode": ("tiny", {"online": OnlineConfig(collect="episode")}),
     "calql": ("calql", {}),  # whole episodes, returns
     "small ring": ("tiny", {"online": OnlineConfig(capacity=210)}),  # 200 offline rows: they are overwritten
     "frozen": ("fidec", {"online": OnlineConfig(freeze_flow=True)}),
 }
 
 
-NORMAL = ("rebrac", "three environments", "calql")
+NORMAL = ("rebrac", "three environments", "episode")
 
 
 @pytest.fixture
@@ -93,7 +94,7 @@ def whole(wholes, dataset):
 def test_stopped_anywhere_and_resumed_is_uninterrupted(dataset, whole, tmp_path, stop_at, kind):
     uninterrupted, total = whole(kind)
     # Each stop starts new processes. They fall before and after evaluations, checkpoints, ends of episodes.
-    stops = {"rebrac": [OFFLINE - 7, OFFLINE + 41], "calql": [OFFLINE + 19]}
+    stops = {"rebrac": [OFFLINE - 7, OFFLINE + 41], "calql": [OFFLINE + 19], "episode": [OFFLINE + 19]}
     stops = stops.get(kind, [total - 27])
     stop_at(stops[0])
     with pytest.raises(Preempted):
@@ -106,7 +107,7 @@ def test_stopped_anywhere_and_resumed_is_uninterrupted(dataset, whole, tmp_path,
     assert online_fingerprint(tmp_path / "stopped", total) == online_fingerprint(uninterrupted, total)
 
 
-def test_a_finished_offline_run_goes_on_online_as_if_it_had_been_asked_at_once(dataset, whole, tmp_path):
+def test_an_offline_run_that_is_extended_equals_one_with_an_online_phase(dataset, whole, tmp_path):
     train(dataset, tmp_path / "later", "rebrac", online_steps=0)
     assert not (tmp_path / "later" / "replay").exists()
     resume(tmp_path / "later", dataset, online_steps=ONLINE, quiet=True)
@@ -126,28 +127,20 @@ def test_more_online_steps_go_on_where_the_run_ended(dataset, whole, tmp_path):
     assert {n: v for n, v in ours.items() if n not in logs} == {n: v for n, v in theirs.items() if n not in logs}
 
 
-@pytest.mark.slow
-def test_fewer_steps_than_asked_for_before_are_refused(dataset, tmp_path):
-    train(dataset, tmp_path / "run", "three environments", online_steps=30)
-    with pytest.raises(ConfigError, match="30 online steps; --online-steps 10 would be fewer"):
-        resume(tmp_path / "run", dataset, online_steps=10, quiet=True)
-    with pytest.raises(ConfigError, match="only --online-steps can be increased"):
-        resume(tmp_path / "run", dataset, steps=OFFLINE + 5, quiet=True)
-
-
-def test_it_is_the_plain_loop(dataset, tmp_path):
-    """One step, one row, one update, written out: an environment in this process, and one ring that holds it all."""
-    steps = 30
+def test_it_equals_a_simple_loop(dataset, tmp_path):
+    """One step, one row, one update: an environment in this process, and one ring for all rows."""
+    steps = 20
     online = OnlineConfig(capacity=1000)
     run = train(dataset, tmp_path / "run", "rebrac", online_steps=steps, eval_interval=0, online=online)
     algorithm = algos.make("rebrac", dataset.spec, **SMALL)
     ring = replay.of(dataset.batch(), 1000)
-    state = algorithm.init(rng.stream(4, "init"))
+    state = jax.jit(algorithm.init)(rng.stream(4, "init"))
     update, explore = jax.jit(algorithm.update), jax.jit(algorithm.explore)
+    sample, follow = jax.jit(replay.sample, static_argnums=2), jax.jit(replay.follow)
     keys = {name: rng.stream(4, name) for name in ("batch", "update", "explore")}
 
     def learn(state, number):
-        batch = replay.sample(ring, rng.at(keys["batch"], number), 8)
+        batch = sample(ring, rng.at(keys["batch"], number), 8)
         return update(state, batch, rng.at(keys["update"], number))[0]
 
     for number in range(OFFLINE):
@@ -158,7 +151,7 @@ def test_it_is_the_plain_loop(dataset, tmp_path):
         action = np.asarray(explore(state, seen, rng.at(keys["explore"], episode, t)))
         following, reward, terminated, truncated, _ = env.step(action)
         row = Batch(*(np.float32(x)[None] for x in (seen, action, reward, not terminated, following, action)))
-        ring = replay.follow(ring, row, np.int32([ring.position - 1 if t else -1]))
+        ring = follow(ring, row, np.int32([ring.position - 1 if t else -1]))
         seen, t = following, t + 1
         if terminated or truncated:
             episode, t = episode + 1, 0
@@ -187,8 +180,8 @@ def flat(state) -> dict[str, np.ndarray]:
     return trees.flatten_tree(state)
 
 
-def test_a_signal_in_the_middle_of_an_episode_gives_it_up_to_be_made_again(dataset, whole, tmp_path, monkeypatch):
-    """Cal-QL collects whole episodes, and of a later one some steps are made when the signal comes."""
+def test_a_signal_in_the_middle_of_an_episode_abandons_it(dataset, whole, tmp_path, monkeypatch):
+    """The signal comes when some steps of an episode are made. The resumed run collects the whole episode again."""
     calls, received = [0], Collector.receive
 
     def receive(self):
@@ -199,12 +192,12 @@ def test_a_signal_in_the_middle_of_an_episode_gives_it_up_to_be_made_again(datas
 
     monkeypatch.setattr(Collector, "receive", receive)
     with pytest.raises(Preempted):
-        train(dataset, tmp_path / "run", "calql")
-    held = stored_rows(tmp_path / "run")
-    assert held.terminals[-1]
-    assert held.count < calls[0]
+        train(dataset, tmp_path / "run", "episode")
+    stored = stored_rows(tmp_path / "run")
+    assert stored.terminals[-1]
+    assert stored.count < calls[0]
     resume(tmp_path / "run", dataset, quiet=True)
-    uninterrupted, total = whole("calql")
+    uninterrupted, total = whole("episode")
     assert online_fingerprint(tmp_path / "run", total) == online_fingerprint(uninterrupted, total)
 
 
@@ -212,11 +205,13 @@ def settings_of(run: Path) -> dict:
     return json.loads((run / "config.json").read_text())["online"]
 
 
-def test_what_is_refused_at_a_resume_leaves_the_run_as_it_was(dataset, tmp_path, monkeypatch):
-    train(dataset, tmp_path / "run", "overlap", online_steps=0)
-    config = (tmp_path / "run" / "config.json").read_bytes()
+def test_an_offline_run_is_extended_by_an_online_phase_with_its_own_options(dataset, tmp_path, monkeypatch):
+    """What cannot be leaves the configuration as it was. Rewards are shifted as the data's were."""
+    data = dataclasses.replace(dataset, info={"reward_shift": -1.0})
+    run = train(data, tmp_path / "run", "overlap", steps=1, online_steps=0).directory
+    config = (run / "config.json").read_bytes()
     with pytest.raises(ConfigError, match="less than the 200 offline transitions"):
-        resume(tmp_path / "run", dataset, online_steps=9, online=OnlineConfig(capacity=100), quiet=True)
+        resume(run, data, online_steps=9, online=OnlineConfig(capacity=100), quiet=True)
     for place, words in (
         ("buffer", "buffer of 9 online transitions takes"),
         ("session", "larger than the memory limit"),
@@ -224,32 +219,26 @@ def test_what_is_refused_at_a_resume_leaves_the_run_as_it_was(dataset, tmp_path,
         with monkeypatch.context() as patch:
             patch.setattr(f"fidec.train.{place}.free_memory", lambda: 10.0)
             with pytest.raises(ConfigError, match=words):
-                resume(tmp_path / "run", dataset, online_steps=9, quiet=True)
-    assert (tmp_path / "run" / "config.json").read_bytes() == config
+                resume(run, data, online_steps=9, quiet=True)
     with pytest.raises(ConfigError, match=r"has no online phase: --online\.updates needs --online-steps"):
-        resume(tmp_path / "run", dataset, online=OnlineConfig(updates=2), quiet=True)
+        resume(run, data, online=OnlineConfig(updates=2), quiet=True)
+    assert (run / "config.json").read_bytes() == config
 
+    resume(run, data, online_steps=5, online=OnlineConfig(updates=3, random_steps=2), quiet=True)
+    options = settings_of(run)
+    assert (options["updates"], options["random_steps"], options["reward_shift"]) == (3, 2, -1.0)
+    rows, env = stored_rows(run), Walk()
+    env.reset(seed=exploration_seed(4, 0))
+    np.testing.assert_allclose(rows.batch.rewards[0], env.step(rows.batch.actions[0])[1] - 1.0, rtol=1e-5)
 
-def test_the_options_of_a_phase_are_chosen_when_it_begins(dataset, tmp_path):
-    run = train(dataset, tmp_path / "run", "overlap", online_steps=0).directory
-    resume(run, dataset, online_steps=5, online=OnlineConfig(updates=3, random_steps=2), quiet=True)
-    assert (settings_of(run)["updates"], settings_of(run)["random_steps"]) == (3, 2)
-    with pytest.raises(ConfigError, match="only online.max_failures can change"):
-        resume(run, dataset, online_steps=9, online=OnlineConfig(updates=2), quiet=True)
-    resume(run, dataset, online_steps=9, online=OnlineConfig(max_failures=2), quiet=True)
+    with pytest.raises(ConfigError, match=r"only online\.max_failures can change"):
+        resume(run, data, online_steps=9, online=OnlineConfig(updates=2), quiet=True)
+    with pytest.raises(ConfigError, match="5 online steps; --online-steps 3 would be fewer"):
+        resume(run, data, online_steps=3, quiet=True)
+    with pytest.raises(ConfigError, match="only --online-steps can be increased"):
+        resume(run, data, steps=6, quiet=True)
+    resume(run, data, online_steps=5, online=OnlineConfig(max_failures=2), quiet=True)
     assert (settings_of(run)["updates"], settings_of(run)["max_failures"]) == (3, 2)
-
-
-def test_rewards_are_shifted_as_the_data_s_were(dataset, tmp_path):
-    """A data set says by how much; one that says nothing was not shifted."""
-    shifted = dataclasses.replace(dataset, info={"reward_shift": -1.0})
-    runs = [
-        train(data, tmp_path / name, "overlap", online_steps=5, steps=1).directory
-        for name, data in (("plain", dataset), ("shifted", shifted))
-    ]
-    assert [settings_of(run)["reward_shift"] for run in runs] == [0.0, -1.0]
-    plain, moved = (stored_rows(run).batch.rewards for run in runs)
-    np.testing.assert_allclose(moved[0], plain[0] - 1.0, rtol=1e-6)
 
 
 def test_rows_are_what_the_environment_did(dataset, tmp_path):
@@ -261,16 +250,16 @@ def test_rows_are_what_the_environment_did(dataset, tmp_path):
     logged = {row["episode"]: row for row in read_rows(run / "exploration.jsonl")}
     assert len(logged) > 6
     for episode, row in logged.items():
-        found = np.flatnonzero(rows.episodes == episode)
-        found = found[np.argsort(rows.steps[found])]
+        own = np.flatnonzero(rows.episodes == episode)
+        own = own[np.argsort(rows.steps[own])]
         assert (exploration_seed(4, episode), row["length"]) == (row["seed"], 4 + row["seed"] % 6)
-        assert rows.steps[found].tolist() == list(range(row["length"]))
-        assert rows.terminals[found].tolist() == [False] * (len(found) - 1) + [True]
+        assert rows.steps[own].tolist() == list(range(row["length"]))
+        assert rows.terminals[own].tolist() == [False] * (len(own) - 1) + [True]
         even = row["length"] % 2 == 0
-        assert rows.batch.masks[found].tolist() == [1.0] * (len(found) - 1) + [0.0 if even else 1.0]
+        assert rows.batch.masks[own].tolist() == [1.0] * (len(own) - 1) + [0.0 if even else 1.0]
         assert (row["success"], row["status"]) == (float(even), "ok")
-        np.testing.assert_array_equal(rows.batch.observations[found[1:]], rows.batch.next_observations[found[:-1]])
-        np.testing.assert_allclose(rows.batch.rewards[found].sum() + len(found), row["return"], rtol=1e-5)
+        np.testing.assert_array_equal(rows.batch.observations[own[1:]], rows.batch.next_observations[own[:-1]])
+        np.testing.assert_allclose(rows.batch.rewards[own].sum() + len(own), row["return"], rtol=1e-5)
     last = read_rows(run / "train.jsonl")[-1]
     assert (last["online/steps"], last["online/buffer"]) == (ONLINE, 200 + ONLINE)
     assert last["online/offline_share"] == 200 / (200 + ONLINE)
@@ -282,7 +271,7 @@ def test_rows_are_what_the_environment_did(dataset, tmp_path):
     assert "online/steps" not in by_step[20]
 
 
-def test_an_environment_that_cannot_be_repeated_goes_on_at_the_next_episode(dataset, tmp_path, stop_at):
+def test_an_environment_that_cannot_be_repeated_continues_with_the_next_episode(dataset, tmp_path, stop_at):
     stop_at(OFFLINE + 41)
     with pytest.raises(Preempted):
         train(dataset, tmp_path / "run", "small ring", env=UNREPEATABLE)
@@ -306,7 +295,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(dataset, tmp_path)
     refused("name a --task, or a Gymnasium id", env=None)
     refused("online.collect must be episode", "calql", online=OnlineConfig(collect="step"))
     refused("no behaviour flow that can be frozen", "rebrac", online=OnlineConfig(freeze_flow=True))
-    refused("leave --buffer out", buffer=dataset)
+    refused("omit --buffer", buffer=dataset)
     with pytest.raises(ConfigError, match="one environment and no overlap"):
         OnlineConfig(collect="episode", envs=2)
     with pytest.raises(ConfigError, match=r"online\.sampling must be uniform or balanced"):

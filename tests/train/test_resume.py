@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import random
+import shutil
 import signal
 
 import numpy as np
@@ -15,6 +16,7 @@ from safetensors.numpy import load_file
 from fidec import dataset_from_arrays, fit, resume
 from fidec.errors import CheckpointError, ConfigError, NonFiniteError, RunError
 from fidec.train import loop
+from fidec.train.config import RunConfig
 from fidec.train.run import Preempted
 from fidec.train.session import Session
 from helpers.runs import fingerprint, random_columns, read_rows
@@ -33,6 +35,9 @@ SETTINGS = {
 }
 
 
+TINY = {**SETTINGS, "algo": "tiny"}
+
+
 @pytest.fixture
 def dataset():
     return dataset_from_arrays(**random_columns())
@@ -44,20 +49,37 @@ def small_dispatches(monkeypatch):
     monkeypatch.setattr(loop.Pace, "next", lambda self, left: min(left, 7))
 
 
+@pytest.fixture(scope="module")
+def wholes(tmp_path_factory):
+    return tmp_path_factory.mktemp("whole"), {}
+
+
+@pytest.fixture
+def whole(wholes, dataset, tiny_env, compile_cache):
+    """whole(env): the directory of an uninterrupted run of the tiny method, with or without an environment."""
+    directory, made = wholes
+
+    def run(env: bool = False):
+        if env not in made:
+            settings = {**TINY, "env": tiny_env} if env else TINY
+            made[env] = fit(dataset, directory / f"env-{env}", **settings).directory
+        return made[env]
+
+    return run
+
+
 def status(out) -> tuple[str, int, str | None]:
-    found = json.loads((out / "status.json").read_text())
-    return found["state"], found["step"], found["reason"]
+    content = json.loads((out / "status.json").read_text())
+    return content["state"], content["step"], content["reason"]
 
 
-def test_stopped_at_random_steps(tmp_path, dataset, tiny_env, compile_cache, small_dispatches, stop_at):
-    settings = {**SETTINGS, "algo": "tiny", "env": tiny_env}
-    result = fit(dataset, tmp_path / "whole", **settings)
-    whole = fingerprint(tmp_path / "whole", STEPS)
-    assert result.step == STEPS
-    assert len(read_rows(tmp_path / "whole" / "episodes.jsonl")) == 2 * SETTINGS["eval_episodes"]
+def test_stopped_at_random_steps(tmp_path, dataset, whole, tiny_env, small_dispatches, stop_at):
+    settings = {**TINY, "env": tiny_env}
+    expected = fingerprint(whole(env=True), STEPS)
+    assert len(read_rows(whole(env=True) / "episodes.jsonl")) == 2 * SETTINGS["eval_episodes"]
 
     out = tmp_path / "stopped"
-    stops = sorted(random.sample(range(1, STEPS), 3))
+    stops = sorted(random.sample(range(1, STEPS), 2))
     stop_at(stops[0])
     with pytest.raises(Preempted, match="SIGTERM: saved at step") as caught:
         fit(dataset, out, **settings)
@@ -70,18 +92,21 @@ def test_stopped_at_random_steps(tmp_path, dataset, tiny_env, compile_cache, sma
         reached.append(status(out)[1])
     assert status(out)[0] == "preempted"
     assert all(at >= step for at, step in zip(reached, stops, strict=True))
-    assert resume(out, dataset, quiet=True).step == STEPS
-    assert fingerprint(out, STEPS) == whole, f"stopped at {reached}"
+    with pytest.raises(RunError, match="arrays given in Python"):
+        resume(out, quiet=True)
+    result = resume(out, dataset, quiet=True)
+    assert result.step == STEPS
+    assert fingerprint(out, STEPS) == expected, f"stopped at {reached}"
     assert status(out) == ("done", STEPS, None)
 
     again = resume(out, dataset, quiet=True)  # nothing is left to do, and nothing changes
     assert again.evaluation == result.evaluation
-    assert fingerprint(out, STEPS) == whole
+    assert fingerprint(out, STEPS) == expected
 
 
+@pytest.mark.slow  # test_online.py stops and resumes another method with optimisers and targets
 def test_fidec_stopped_between_checkpoints(tmp_path, dataset, compile_cache, small_dispatches, stop_at):
     """The method itself, with its optimisers, target and multiplier."""
-    # Seed, batch and networks are those of test_loop.py: the same program need not be compiled twice.
     settings = {
         **SETTINGS,
         "steps": 40,
@@ -99,11 +124,10 @@ def test_fidec_stopped_between_checkpoints(tmp_path, dataset, compile_cache, sma
     assert fingerprint(tmp_path / "stopped", 40) == fingerprint(tmp_path / "whole", 40)
 
 
-@pytest.mark.parametrize("evaluation", [0, 1])
-def test_stopped_inside_an_evaluation(tmp_path, dataset, tiny_env, compile_cache, monkeypatch, evaluation):
-    """The checkpoint then says that the evaluation is still to be made, and resuming begins with it."""
-    settings = {**SETTINGS, "algo": "tiny", "env": tiny_env}
-    fit(dataset, tmp_path / "whole", **settings)
+@pytest.mark.parametrize("evaluation", [pytest.param(0, marks=pytest.mark.slow), 1])
+def test_stopped_inside_an_evaluation(tmp_path, dataset, whole, tiny_env, monkeypatch, evaluation):
+    """The checkpoint then says that the evaluation is still due, and a resumed run begins with it."""
+    settings, expected = {**TINY, "env": tiny_env}, fingerprint(whole(env=True), STEPS)
     step, calls, check = (evaluation + 1) * 60, [0], Session._check_signals
 
     def interrupt(self):
@@ -121,49 +145,39 @@ def test_stopped_inside_an_evaluation(tmp_path, dataset, tiny_env, compile_cache
     assert manifest["extra"]["extra"]["evaluated"] is False
     assert len(read_rows(out / "eval.jsonl")) == evaluation
     resume(out, dataset, quiet=True)
-    assert fingerprint(out, STEPS) == fingerprint(tmp_path / "whole", STEPS)
+    assert fingerprint(out, STEPS) == expected
 
 
-def test_more_steps_than_planned(tmp_path, dataset, tiny, compile_cache):
-    """A finished run goes on as if it had been longer from the start; its old end stays in the logs."""
-    settings = {**SETTINGS, "algo": "tiny"}
-    fit(dataset, tmp_path / "whole", **settings)
-    fit(dataset, tmp_path / "short", **{**settings, "steps": 45})
+def test_more_steps_than_planned(tmp_path, dataset, whole):
+    """An extended run equals one that was longer from the start, except for the log row of the former end."""
+    fit(dataset, tmp_path / "short", **{**TINY, "steps": 45})
     assert resume(tmp_path / "short", dataset, steps=STEPS, quiet=True).step == STEPS
-    assert fingerprint(tmp_path / "short", STEPS) == fingerprint(tmp_path / "whole", STEPS)
-    fit(dataset, tmp_path / "odd", **{**settings, "steps": 50})  # an end between two rows of the log
+    assert fingerprint(tmp_path / "short", STEPS) == fingerprint(whole(), STEPS)
+    fit(dataset, tmp_path / "odd", **{**TINY, "steps": 50})  # an end between two rows of the log
     resume(tmp_path / "odd", dataset, steps=STEPS, quiet=True)
     state = f"checkpoints/{STEPS:08d}/state.safetensors"
-    assert fingerprint(tmp_path / "odd", STEPS)[state] == fingerprint(tmp_path / "whole", STEPS)[state]
+    assert fingerprint(tmp_path / "odd", STEPS)[state] == fingerprint(whole(), STEPS)[state]
     rows = [row for row in read_rows(tmp_path / "odd" / "train.jsonl") if row["step"] != 50]
-    assert rows == read_rows(tmp_path / "whole" / "train.jsonl")
-    fit(dataset, tmp_path / "other", **{**settings, "seed": 5})
-    assert fingerprint(tmp_path / "other", STEPS) != fingerprint(tmp_path / "whole", STEPS)
+    assert rows == read_rows(whole() / "train.jsonl")
     assert json.loads((tmp_path / "short" / "config.json").read_text())["steps"] == STEPS
     with pytest.raises(ConfigError, match="would be fewer"):
         resume(tmp_path / "short", dataset, steps=STEPS - 1)
 
 
-def test_a_damaged_checkpoint_costs_time_but_no_bits(tmp_path, dataset, tiny, compile_cache, stop_at, capsys):
-    settings = {**SETTINGS, "algo": "tiny"}
-    fit(dataset, tmp_path / "whole", **settings)
-    out = tmp_path / "stopped"
-    fit(dataset, out, **{**settings, "steps": 90})
-    newest = out / "checkpoints" / "00000090" / "state.safetensors"
+def test_a_damaged_checkpoint_costs_time_but_no_bits(tmp_path, dataset, whole, capsys):
+    out = tmp_path / "run"
+    shutil.copytree(whole(), out)
+    newest = out / "checkpoints" / f"{STEPS:08d}" / "state.safetensors"
     raw = bytearray(newest.read_bytes())
     raw[-3] ^= 1
     newest.write_bytes(raw)
-    resume(out, dataset, steps=STEPS, quiet=True)
-    said = capsys.readouterr().err
-    assert "step 90 is damaged and is not used" in said
-    assert "at step 80" in said
-    assert "step 90 is damaged" in (out / "run.log").read_text()
-    assert fingerprint(out, STEPS) == fingerprint(tmp_path / "whole", STEPS)
+    resume(out, dataset, quiet=True)
+    printed = capsys.readouterr().err
+    assert f"step {STEPS} is damaged and is not used" in printed
+    assert "at step 80" in printed
+    assert f"step {STEPS} is damaged" in (out / "run.log").read_text()
+    assert fingerprint(out, STEPS) == fingerprint(whole(), STEPS)
 
-
-def test_without_any_good_checkpoint_nothing_is_overwritten(tmp_path, dataset, tiny, compile_cache, capsys):
-    out = tmp_path / "run"
-    fit(dataset, out, **{**SETTINGS, "algo": "tiny"})
     for checkpoint in (out / "checkpoints").iterdir():
         (checkpoint / "manifest.json").write_text("{}")
     before = fingerprint(out, STEPS)
@@ -192,30 +206,16 @@ def test_a_non_finite_number_stops_the_run_and_reaches_no_checkpoint(tmp_path, t
     assert (out / "train.jsonl").read_text().count("null") == 0
 
 
-def test_other_data_is_refused(tmp_path, dataset, tiny, compile_cache):
-    fit(dataset, tmp_path / "run", **{**SETTINGS, "algo": "tiny"})
-    other = dataset_from_arrays(**random_columns(seed=1))
+def test_other_data_is_rejected(tmp_path, whole):
     with pytest.raises(RunError, match=r"trained on other data.*Restore the data"):
-        resume(tmp_path / "run", other, quiet=True)
-    with pytest.raises(RunError, match="arrays given in Python"):
-        resume(tmp_path / "run", quiet=True)
+        resume(whole(), dataset_from_arrays(**random_columns(seed=1)), quiet=True)
 
 
-def test_arrays_with_an_environment_must_be_given_again(tmp_path, dataset, tiny_env, compile_cache):
-    fit(dataset, tmp_path / "run", **{**SETTINGS, "algo": "tiny", "env": tiny_env})
-    with pytest.raises(RunError, match="arrays given in Python"):
-        resume(tmp_path / "run", quiet=True)
-    assert resume(tmp_path / "run", dataset, quiet=True).step == STEPS
-
-
-def test_the_configuration_survives_its_file(tmp_path, dataset, tiny, compile_cache):
-    from fidec.train.config import RunConfig
-
-    fit(dataset, tmp_path / "run", **{**SETTINGS, "algo": "tiny", "options": {"jitter": 0.5}})
+def test_the_configuration_is_read_back_and_checked(tmp_path, dataset, whole):
     path = tmp_path / "run" / "config.json"
+    shutil.copytree(whole(), tmp_path / "run")
     config = RunConfig.from_json(json.loads(path.read_text()))
     assert config.to_json() == json.loads(path.read_text())
-    assert config.options == tiny.TinyConfig(jitter=0.5)
     for change in ({"steps": "many"}, {"options": {"jitters": 1.0}}, {"colour": 1}, {"algo": 3}, {"seed": None}):
         path.write_text(json.dumps({**dataclasses.asdict(config), "out": None, **change}))
         with pytest.raises(ConfigError):
