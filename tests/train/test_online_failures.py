@@ -120,9 +120,7 @@ NORMAL = [("step", "raise"), ("overlap", "raise"), ("episode", "nan")]
 
 
 @pytest.mark.parametrize(("kind", "fault"), [case if case in NORMAL else slow(*case) for case in CASES])
-def test_a_failure_stops_and_saves_the_run_which_can_be_resumed(
-    dataset, good, set_faults, tmp_path, kind, fault
-):
+def test_a_failure_stops_and_saves_the_run_which_can_be_resumed(dataset, good, set_faults, tmp_path, kind, fault):
     out, expected = tmp_path / "run", good(kind)
     words = rf"episode 2 \(seed {exploration_seed(SEED, 2)}, lane \d\) {WORDS[fault]}"
     set_faults(e2=(fault, 3))
@@ -149,9 +147,7 @@ def test_a_failure_stops_and_saves_the_run_which_can_be_resumed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("online", [39, 40])
-def test_what_is_due_after_an_overlapped_step_that_fails(
-    dataset, good, set_faults, tmp_path, online
-):
+def test_what_is_due_after_an_overlapped_step_that_fails(dataset, good, set_faults, tmp_path, online):
     """In the run's last step, or where a row is logged: the updates are made, the transition and the row are not."""
     out = tmp_path / "run"
     whole = stored_rows(good("overlap"))
