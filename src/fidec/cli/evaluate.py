@@ -83,7 +83,8 @@ def print_comparison(result: dict[str, Any]) -> None:
             continue
         s = result[kind]
         success = "-" if s["success"] is None else _interval(s, "success")
-        rows.append([kind, success, _interval(s, "return"), f"{s['length'] or 0:.0f}", s["n"], s["n_failed"]])
+        name = kind if "base" in result else "policy"
+        rows.append([name, success, _interval(s, "return"), f"{s['length'] or 0:.0f}", s["n"], s["n_failed"]])
         if "note" in result:  # D4RL's score is neither the success nor the return
             rows[-1].append("-" if s["score"] is None else f"{s['score']:.1f}")
     columns = ("policy", "success", "return", "length", "episodes", "failed")

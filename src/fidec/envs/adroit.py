@@ -1,9 +1,9 @@
 """D4RL's Adroit tasks on gymnasium-robotics' hand.
 
-The scenes, the observations, the actions and the starts are D4RL's already. Not so the rewards, the ends and the
-horizons: in gymnasium-robotics a dropped pen does not end an episode, every episode has 200 steps, and the term that
-leads the palm to the object has changed its sign without a new version of the environment. So all of them are
-computed here, from the state of the simulator, and what the environment says of them is not used.
+The scenes, observations, actions and starts equal D4RL's. The rewards, ends and horizons do not: in
+gymnasium-robotics a dropped pen does not end an episode, every episode has 200 steps, and the term that leads the
+palm to the object has changed its sign without a new version of the environment. All three are therefore computed
+here from the state of the simulator.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fidec.extras import require
 
 
 class Outcome(NamedTuple):
-    """What a state is worth."""
+    """The reward and the end of a state."""
 
     reward: float
     achieved: bool  # D4RL's `goal_achieved`
@@ -82,7 +82,7 @@ class Rules:
 
     judge: Callable[[Any], Outcome]
     horizon: int
-    enough: int  # steps with the goal achieved; more than these make a success in `evaluate_success`
+    enough: int  # a success in `evaluate_success` has more than this many steps with the goal achieved
     observation: int  # numbers in an observation
     action: int
 
@@ -98,9 +98,8 @@ RULES = {
 class Adroit(gymnasium.Wrapper):
     """D4RL's reward and end of a task.
 
-    `info["success"]` is 1 from the step on at which D4RL's `evaluate_success` would count the episode: the goal was
-    achieved in more than 20 steps (pen) or 25 (the others), not only at the last one. `info["goal_achieved"]` is the
-    state alone.
+    `info["success"]` is 1 from the step on at which D4RL's `evaluate_success` counts the episode: the goal was
+    achieved in more than 20 steps (pen) or 25 (the others). `info["goal_achieved"]` is about the current state.
     """
 
     def __init__(self, env: gymnasium.Env, rules: Rules):

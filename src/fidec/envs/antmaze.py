@@ -1,8 +1,8 @@
 """D4RL's antmaze: its maps, start and goal around OGBench's ant.
 
-D4RL's ant and OGBench's are the same body: D4RL drives the joints with +-30 behind a wrapper that scales the actions,
-OGBench with +-1 and a gear of 30. The walls stand as in D4RL: cells of 4, and the start cell around the origin. That
-is OGBench's frame too, so positions in data of either suite mean the same place.
+D4RL and OGBench have the same ant: D4RL drives the joints with +-30 behind a wrapper that scales the actions, OGBench
+with +-1 and a gear of 30. The walls stand as in D4RL: cells of 4, and the start cell around the origin. OGBench uses
+the same frame, so positions in the data of both mean the same place.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ def cell_xy(maze: str, cell: tuple[int, int]) -> np.ndarray:
 
 
 class AntMaze(gymnasium.Wrapper):
-    """The rules of `antmaze-*-v2`: reward 1 and the episode's end at the goal, which is drawn anew at each reset.
+    """The rules of `antmaze-*-v2`: reward 1 and the episode's end at the goal, which is drawn at each reset.
 
-    The ant starts at the origin with the noise of its `reset_model` alone. The goal lies between 0 and 1.5 beyond
-    the middle of its cell on both axes: D4RL adds two uniform numbers, up to 1 and up to 0.5. The state after the
-    action decides, and an ant on its back is not rescued. The goal is not part of the observation.
+    The ant starts at the origin, with the noise of its `reset_model`. The goal lies between 0 and 1.5 beyond the
+    middle of its cell on both axes: D4RL adds two uniform numbers, up to 1 and up to 0.5. The state after the action
+    decides. An ant on its back does not end the episode. The goal is not part of the observation.
     """
 
     def __init__(self, env: gymnasium.Env, maze: str):

@@ -1,4 +1,4 @@
-"""Episodes -> the numbers that are reported."""
+"""The reported numbers of evaluation episodes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from fidec.stats import Difference, bootstrap_mean, paired_difference, wilson
 
 
 def summarise(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """Means and 95 % intervals over the episodes that ran to their end; the others are counted, not averaged.
+    """Means and 95 % intervals over the episodes that ran to their end. The others are only counted.
 
-    `success` has a Wilson interval, `return` a bootstrap interval. What cannot be computed (no episode left,
-    no success reported) is None, so that the result is valid JSON.
+    `success` has a Wilson interval, `return` a bootstrap interval. A number that cannot be computed (no episode
+    left, no success reported) is None, so that the result is valid JSON.
     """
     good = [episode for episode in episodes if episode.status == "ok"]
     failed = Counter(episode.status for episode in episodes if episode.status != "ok")
     successes = [episode.success for episode in good if episode.success is not None]
     returns = [episode.return_ for episode in good]
-    # A success is 0 or 1; a part of one, which an environment may report, counts as a success from one half
-    # on.
+    # A success is 0 or 1. For the interval a fraction counts as a success from one half on.
     success = wilson(sum(value >= 0.5 for value in successes), len(successes)) if successes else (None, None)
     spread = bootstrap_mean(returns)
     return {

@@ -1,9 +1,8 @@
-"""Cheaper pictures of OGBench's scenes, for machines that draw on a CPU.
+"""Faster drawing of OGBench's scenes, for machines that draw on a CPU.
 
-A frame of a manipulation scene goes into a 4096^2 shadow map and 185 000 triangles, however small it is. With a
-map of 512^2 and vertices merged within 5 mm a 64 x 64 frame costs a fifth of the time, and about one pixel in a
-hundred looks different. The physics never sees any of it. Pixels differ all the same: data and evaluation have to
-be drawn in the same way.
+A frame of a manipulation scene takes a 4096^2 shadow map and 185 000 triangles, however small it is. With a map of
+512^2 and vertices merged within 5 mm a 64 x 64 frame takes a fifth of the time, and about one pixel in a hundred
+looks different. The physics does not change. Data and evaluation must be drawn in the same way.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-Rendering = Literal["exact", "fast"]  # as OGBench draws, or as `install` has it
+Rendering = Literal["exact", "fast"]  # as OGBench draws, or as `install` does
 
 _CELL = 0.005  # metres
 _SHADOW_MAP = 512
@@ -25,7 +24,7 @@ def install(env: Any) -> Any:
     """Draw this environment's pixel observations the fast way from now on; returns the environment.
 
     For OGBench's manipulation environments, which make their renderer in `_initialize_renderer` whenever a scene is
-    compiled. Any other environment has no such renderer and is refused.
+    compiled. Other environments have no such function, which raises an AttributeError.
     """
     base = env.unwrapped
     initialize = type(base)._initialize_renderer
@@ -43,7 +42,7 @@ def install(env: Any) -> Any:
 
 @contextmanager
 def cheap_scene(model: Any, cell: float, shadow_map: int) -> Iterator[None]:
-    """While this lasts, a new renderer takes merged meshes and a small shadow map; the model gets its own back."""
+    """A renderer made in this context takes merged meshes and a small shadow map. Then the model is restored."""
     quality = model.vis.quality
     saved = {name: getattr(model, name).copy() for name in _MESH_ARRAYS}
     shadow_size, quality.shadowsize = quality.shadowsize, min(quality.shadowsize, shadow_map)

@@ -1,4 +1,4 @@
-"""Environments whose observations are images, for policies that look at several frames at once."""
+"""Environments whose observations are images, for policies that take several frames."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gymnasium.spaces import Box
 
 
 class FrameStack(gymnasium.Wrapper):
-    """The last `count` frames along the channels, the oldest first; at reset its frame is repeated.
+    """The last `count` frames along the channels, the oldest first. A reset repeats its frame.
 
-    So an episode gives the observations that the same frames, stored as data, give when they are stacked there.
-    Gymnasium's FrameStackObservation stacks along a new axis, and it keeps references: an environment that draws
-    every frame into one array would change the past.
+    An episode gives the same observations as its frames, stored as data and stacked there. Gymnasium's
+    FrameStackObservation stacks along a new axis and keeps references, so that an environment that draws every frame
+    into one array would change earlier frames.
     """
 
     def __init__(self, env: gymnasium.Env, count: int):
@@ -40,7 +40,7 @@ class FrameStack(gymnasium.Wrapper):
 
 
 def stacked(make_env: Callable[[], gymnasium.Env], count: int) -> gymnasium.Env:
-    """Make an environment and stack its frames. One without images stays as it is: its shape will tell."""
+    """Make an environment and stack its frames. One without images is returned as it is."""
     env = make_env()
     space = env.observation_space
     return FrameStack(env, count) if isinstance(space, Box) and len(space.shape) == 3 else env

@@ -1,4 +1,4 @@
-"""Environments for exploration: real transitions only, exact resume, failures that lose no step."""
+"""Environments for online exploration: they can be resumed exactly, and a failure loses no other step."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from fidec.envs.process import receive
 from fidec.envs.processes import EnvProcesses
 from fidec.errors import ConfigError, EnvError
 
-_WORDS = {"crashed": "crashed", "hung": "hung", "invalid": "returned an invalid value"}
+_EVENTS = {"crashed": "crashed", "hung": "hung", "invalid": "returned an invalid value"}
 
 
 def exploration_seed(seed: int, index: int) -> int:
     """The reset seed of exploration episode `index`: the first word of NumPy's `SeedSequence([seed, index, 1])`.
 
-    Evaluation takes `SeedSequence([seed, index])`, so it never meets the episodes that exploration trains on.
+    Evaluation takes `SeedSequence([seed, index])`, so its episodes are never those of exploration.
     """
     return int(np.random.SeedSequence([seed, index, 1]).generate_state(1)[0])
 
 
 class Transition(NamedTuple):
-    """One step of one lane. It never crosses the border of an episode."""
+    """One step of one lane. Both observations are of the same episode."""
 
     lane: int
     episode: int
@@ -49,37 +49,35 @@ class Failure(EnvError):
         self.kind, self.detail = kind, detail
         steps = f"{step} step{'' if step == 1 else 's'}"
         super().__init__(
-            f"the environment of episode {episode} (seed {seed}, lane {lane}) {_WORDS[kind]} after {steps}: {detail}"
+            f"the environment of episode {episode} (seed {seed}, lane {lane}) {_EVENTS[kind]} after {steps}: {detail}"
         )
 
 
 class Lanes(EnvProcesses):
-    """`num_envs` environments that step together, each through episodes of its own.
+    """`num_envs` environments that step together. Each lane runs its own episodes.
 
-    Episode k is reset with `exploration_seed(seed, k)`; all random numbers of an environment follow from it. A
+    Episode k is reset with `exploration_seed(seed, k)`, which determines all random numbers of its environment. A
     lane whose episode ends takes the next free index at once, in the order of the lanes.
 
-    `receive` gives one transition of each lane, and `next_observation` of an episode's last step is the last
-    observation of that episode. Gymnasium's vector environments make this easy to get wrong: with "next-step"
-    autoreset, the step after an end ignores its action and only resets, so that as a transition it would lead
-    from one episode into the next; with "same-step" autoreset, the observation returned with an end is already
-    the next episode's. Here a reset is never part of a transition.
+    `receive` returns one transition of each lane. `next_observation` of an episode's last step is the last
+    observation of that episode. Gymnasium's vector environments differ: with "next-step" autoreset the step after an
+    end ignores its action and only resets; with "same-step" autoreset the observation returned with an end belongs
+    to the next episode. Here a reset is never part of a transition.
 
-    If an environment fails, `receive` still waits for all the others, so that nothing is in flight, and raises a
-    `Failure` instead of returning the round. `recover` then replaces that lane's process, moves the lane to the
-    next free episode, and returns the round's transitions of the other lanes (and of the lane itself, if it was
-    the reset after its last step that failed). One call answers one Failure: if another lane failed as well, or
-    the reset of the new episode does, `recover` raises that Failure, to be answered in the same way.
+    If an environment fails, `receive` waits for all others and raises a `Failure`. `recover` then replaces that
+    lane's process, moves the lane to the next free episode, and returns the round's transitions of the other lanes
+    (and of the lane itself, if only the reset after its last step failed). One call of `recover` handles one Failure.
+    If another lane failed too, or the reset of the new episode fails, `recover` raises the next Failure.
     """
 
     def __init__(self, make_env: Callable[[], gymnasium.Env], num_envs: int, **timeouts: float):
         super().__init__(make_env, num_envs, **timeouts)
-        self._forget(seed=0, next_episode=0, failures=0)
+        self._clear(seed=0, next_episode=0, failures=0)
 
     @property
     def observations(self) -> np.ndarray:
-        """What each lane sees now (num_envs, *shape), a copy."""
-        return np.stack(self._seen)
+        """The current observation of each lane (num_envs, *shape), a copy."""
+        return np.stack(self._observations)
 
     @property
     def episodes(self) -> np.ndarray:
@@ -88,19 +86,19 @@ class Lanes(EnvProcesses):
 
     @property
     def steps(self) -> np.ndarray:
-        """How many steps each lane's episode has had, a copy."""
+        """The number of steps in each lane's episode, a copy."""
         return self._steps.copy()
 
     @property
     def failures(self) -> int:
-        """How many failures were recovered from."""
+        """The number of failures that `recover` handled."""
         return self._failures
 
     @property
     def position(self) -> dict[str, Any]:
-        """Where the lanes are, for `restore`: after the transitions that were returned, and no further.
+        """The position of the lanes for `restore`, after the transitions that were returned.
 
-        A round that is in flight, or that failed and was not recovered from, is not in it.
+        A round that is running, or that failed and was not recovered, is not part of it.
         """
         if self._position is None:
             raise EnvError("these Lanes have no position yet; call begin or restore first")
@@ -108,18 +106,18 @@ class Lanes(EnvProcesses):
 
     def begin(self, seed: int, next_episode: int = 0) -> None:
         """Reset every lane, to the episodes from `next_episode` on."""
-        self._forget(seed, next_episode, failures=0)
+        self._clear(seed, next_episode, failures=0)
         self._reset_to_next(range(self.num_envs))
-        self._hand_over()
+        self._finish_round()
 
     def send(self, actions: np.ndarray) -> None:
-        """Start a step of all lanes and return at once, so that the network can update meanwhile.
+        """Start a step of all lanes and return at once, so that the network can be updated meanwhile.
 
         Actions (num_envs, d) in [-1, 1] are clipped and scaled to the environment's Box, as in evaluation.
         """
         self._check_open()
-        unsettled = self._kept or self._failed or any(process.owes_reply for process in self._processes.values())
-        if self._position is None or unsettled:
+        unfinished = self._transitions or self._failed or any(process.busy for process in self._processes.values())
+        if self._position is None or unfinished:
             raise EnvError("send comes after begin, restore, receive or recover has succeeded")
         self._sent = self._check_actions(actions, range(self.num_envs), self._episodes, self._steps).copy()
         for lane, action in enumerate(self._sent):
@@ -135,18 +133,18 @@ class Lanes(EnvProcesses):
             if kind != "ok":
                 self._fail(lane, kind, value)
                 continue
-            seen, (observation, reward, terminated, truncated, success) = self._seen[lane], value
+            before, (observation, reward, terminated, truncated, success) = self._observations[lane], value
             episode, step = int(self._episodes[lane]), int(self._steps[lane])
             end = (terminated, truncated)
-            self._kept.append(
-                Transition(lane, episode, step, seen, actions[lane], reward, *end, observation, success)
+            self._transitions.append(
+                Transition(lane, episode, step, before, actions[lane], reward, *end, observation, success)
             )
-            self._seen[lane] = observation
+            self._observations[lane] = observation
             self._steps[lane] += 1
             if any(end):
                 ended.append(lane)
         self._reset_to_next(ended)
-        return self._hand_over()
+        return self._finish_round()
 
     def step(self, actions: np.ndarray) -> list[Transition]:
         """`send`, then `receive`."""
@@ -154,13 +152,13 @@ class Lanes(EnvProcesses):
         return self.receive()
 
     def recover(self) -> list[Transition]:
-        """Go on after the `Failure` that was just raised, and return what its round gave."""
+        """Continue after the `Failure` that was just raised, and return the transitions of its round."""
         self._check_open()
         if not self._failed:
             raise EnvError("recover comes after a Failure")
         self._failures += 1
         self._reset_to_next([self._failed.pop(0).lane])
-        return self._hand_over()
+        return self._finish_round()
 
     def restore(
         self,
@@ -169,17 +167,17 @@ class Lanes(EnvProcesses):
         actions_of: Callable[[int], np.ndarray],
         observations_of: Callable[[int], np.ndarray],
     ) -> list[int]:
-        """Go back to `position`: reset every lane with its episode's seed and repeat the recorded actions.
+        """Return to `position`: reset every lane with its episode's seed and repeat the recorded actions.
 
-        Of an episode, `actions_of` gives the actions (steps, d) and `observations_of` the next observations
-        (steps, *shape), of stacked images the newest frames. If every step gives what was recorded, bit for bit,
-        the lane goes on as if never interrupted. If not, or if the episode ends or fails on the way, the simulator
-        does not repeat itself: the lane goes to the next free episode instead, and its number is returned.
+        For an episode, `actions_of` gives the actions (steps, d) and `observations_of` the next observations
+        (steps, *shape), of stacked images the newest frames. If every step gives the recorded observation bit for
+        bit, the lane continues as if it had not been interrupted. Otherwise, or if the episode ends or fails on the
+        way, the simulator is not deterministic: the lane starts the next free episode, and its number is returned.
         """
         entries = position["lanes"]
         if len(entries) != self.num_envs:
             raise ConfigError(f"the position has {len(entries)} lanes, but there are {self.num_envs} environments")
-        self._forget(seed, position["next_episode"], position["failures"])
+        self._clear(seed, position["next_episode"], position["failures"])
         self._position = dict(position)
         self._episodes[:] = [entry["episode"] for entry in entries]
         self._steps[:] = [entry["step"] for entry in entries]
@@ -188,21 +186,21 @@ class Lanes(EnvProcesses):
             [observations_of(entry["episode"]) for entry in entries],
         )
         self._reset_to_next(lost)
-        self._hand_over()
+        self._finish_round()
         return lost
 
     def _repeat(self, actions: list[np.ndarray], observations: list[np.ndarray]) -> list[int]:
-        """Repeat all lanes' episodes up to their steps; which lanes went otherwise."""
+        """Repeat all lanes' episodes up to their steps; returns the lanes that did not repeat."""
         for episode, steps, *recorded in zip(self._episodes, self._steps, actions, observations, strict=True):
             if [len(column) for column in recorded] != [steps, steps]:
                 raise EnvError(
                     f"episode {episode} has had {steps} steps, but {len(recorded[0])} actions and "
-                    f"{len(recorded[1])} observations of it are recorded"
+                    f"{len(recorded[1])} observations are recorded"
                 )
         lost = []
         for lane, kind, value in self._reset(range(self.num_envs)):
             if kind == "ok":
-                self._seen[lane] = value
+                self._observations[lane] = value
             else:
                 lost.append(lane)
         for step in range(self._steps.max()):
@@ -211,24 +209,24 @@ class Lanes(EnvProcesses):
                 self._processes[lane].send("step", np.asarray(actions[lane][step], np.float32))
             for lane, kind, value in self._answers(going):
                 if kind == "ok" and not any(value[2:4]) and _ends_with(value[0], observations[lane][step]):
-                    self._seen[lane] = value[0]
+                    self._observations[lane] = value[0]
                 else:
                     lost.append(lane)
         return sorted(lost)
 
-    def _forget(self, seed: int, next_episode: int, failures: int) -> None:
+    def _clear(self, seed: int, next_episode: int, failures: int) -> None:
         self._check_open()
         if seed < 0 or next_episode < 0:
             raise ConfigError(f"seed = {seed} and next_episode = {next_episode} must not be negative")
         self._seed, self._next, self._failures = seed, next_episode, failures
-        self._seen = [np.zeros(self.observation_shape, self.observation_dtype)] * self.num_envs
+        self._observations = [np.zeros(self.observation_shape, self.observation_dtype)] * self.num_envs
         self._episodes, self._steps = np.zeros((2, self.num_envs), np.int64)
         self._sent: np.ndarray | None = None
-        self._kept: list[Transition] = []  # of a round that is not handed over yet
+        self._transitions: list[Transition] = []  # of a round that was not returned yet
         self._failed: list[Failure] = []
         self._position: dict[str, Any] | None = None
 
-    def _hand_over(self) -> list[Transition]:
+    def _finish_round(self) -> list[Transition]:
         if self._failed:
             raise self._failed[0]
         lanes = zip(self._episodes.tolist(), self._steps.tolist(), strict=True)
@@ -237,8 +235,8 @@ class Lanes(EnvProcesses):
             "lanes": [{"episode": episode, "step": step} for episode, step in lanes],
             "failures": self._failures,
         }
-        kept, self._kept = self._kept, []
-        return kept
+        transitions, self._transitions = self._transitions, []
+        return transitions
 
     def _reset_to_next(self, lanes: Iterable[int]) -> None:
         for lane in lanes:
@@ -246,7 +244,7 @@ class Lanes(EnvProcesses):
             self._next += 1
         for lane, kind, value in self._reset(lanes):
             if kind == "ok":
-                self._seen[lane] = value
+                self._observations[lane] = value
             else:
                 self._fail(lane, kind, value)
 
@@ -257,7 +255,7 @@ class Lanes(EnvProcesses):
         return self._answers(lanes)
 
     def _answers(self, lanes: Iterable[int]) -> list[tuple[int, str, Any]]:
-        """(lane, kind, value) of each; a process that failed is ended, whatever it is up to."""
+        """(lane, kind, value) of each lane. A process that failed is ended."""
         replies = receive([self._processes[lane] for lane in lanes], self._step_timeout)
         for lane, (kind, _) in zip(lanes, replies, strict=True):
             if kind != "ok":

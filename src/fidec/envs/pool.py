@@ -58,19 +58,17 @@ class EnvPool(EnvProcesses):
     ) -> list[Episode]:
         """Run `episodes` episodes and return them in order, failed ones included.
 
-        Lane i runs the episodes i, i + n, i + 2n, ...: a fixed quota. Taking the first episodes to finish
-        instead would over-represent short ones, which in many tasks are the successes (or the falls). Episode
-        k is reset with `episode_seed(seed, k)`, so it is the same episode whatever n is, up to the rounding
-        of a policy that is computed for n observations at once.
+        Lane i runs the episodes i, i + n, i + 2n, ...: a fixed quota. The first episodes to finish would
+        over-represent short ones, which in many tasks are the successes (or the falls). Episode k is reset with
+        `episode_seed(seed, k)`, so it does not depend on n, up to the rounding of a policy that is computed for n
+        observations at once.
 
-        `act(observations, episode_ids, steps)` is always called with all n lanes, so that a compiled policy
-        sees one shape; lanes that have nothing to do keep their last values, and their actions are ignored.
-        It returns actions (n, d) in [-1, 1], which are clipped and, if the environment's Box has other
-        bounds, scaled to them.
+        `act(observations, episode_ids, steps)` is always called with all n lanes, so that a compiled policy sees one
+        shape. Idle lanes keep their last values, and their actions are ignored. It returns actions (n, d) in [-1, 1],
+        which are clipped and scaled to the bounds of the environment's Box.
 
-        A worker that raises, dies ("crashed"), does not answer in `step_timeout` seconds ("hung") or returns
-        a non-finite or misshapen value ("invalid") loses that one episode, and is replaced before the lane's
-        next.
+        A process that raises or dies ("crashed"), does not answer in `step_timeout` seconds ("hung") or returns a
+        non-finite or misshapen value ("invalid") loses that one episode, and is replaced before the lane's next.
         """
         self._check_open()
         if episodes < 0 or seed < 0:

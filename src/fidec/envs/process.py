@@ -43,7 +43,7 @@ class EnvProcess:
 
     def __init__(self, payload: bytes, environ: Mapping[str, str] | None = None):
         self.facts: dict[str, Any] = {}
-        self.owes_reply = False
+        self.busy = False
         self._pipe, far_end = _CONTEXT.Pipe()
         self._process = _CONTEXT.Process(
             target=worker.main, args=(far_end, os.getpid(), payload, dict(environ or {})), name="fidec-env"
@@ -59,7 +59,7 @@ class EnvProcess:
     @property
     def idle(self) -> bool:
         """Whether it is alive and waits for a command."""
-        return bool(self.facts) and not self.owes_reply and self._process.is_alive()
+        return bool(self.facts) and not self.busy and self._process.is_alive()
 
     def wait_ready(self, timeout: float) -> str | None:
         """Wait until the environment is made. The reason as a string if that fails, and may succeed another time."""
@@ -74,7 +74,7 @@ class EnvProcess:
         return value
 
     def send(self, command: str, argument: Any = None) -> None:
-        self.owes_reply = True
+        self.busy = True
         # If the process is gone, the reply is the end of the pipe.
         with contextlib.suppress(OSError):
             self._pipe.send((command, argument))
@@ -88,7 +88,7 @@ class EnvProcess:
             reply = self._pipe.recv()
         except Exception:  # the end of the pipe, perhaps in the middle of a message
             return "crashed", self._exit_reason()
-        self.owes_reply = False
+        self.busy = False
         return reply
 
     def _exit_reason(self) -> str:
@@ -99,13 +99,13 @@ class EnvProcess:
                 return f"process ended by {signal.Signals(-code).name}"
         return f"process ended with exit code {code}"
 
-    def hang_up(self) -> None:
+    def close_pipe(self) -> None:
         """Close the pipe: an idle process then closes its environment and ends by itself."""
         self._pipe.close()
 
     def end(self, grace: float = 0.0) -> None:
         """End the process for certain, after `grace` seconds in which it may do so itself."""
-        self.hang_up()
+        self.close_pipe()
         self._process.join(grace)
         if self._process.is_alive():
             self._process.kill()
@@ -133,7 +133,7 @@ def end_all(processes: Sequence[EnvProcess], grace: float = 2.0) -> None:
     """End processes together, so that they share one time of grace."""
     deadline = time.monotonic() + grace
     for process in processes:
-        process.hang_up()
+        process.close_pipe()
     for process in processes:
         process.end(max(0.0, deadline - time.monotonic()))
 

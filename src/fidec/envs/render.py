@@ -1,4 +1,4 @@
-"""One picture of an environment, for videos."""
+"""One frame of an environment, for videos."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 
 from fidec.envs.fast_render import cheap_scene
 
-# On a CPU, a frame of OGBench's manipulation scenes goes into a 4096^2 shadow map and 185 000 triangles. With
-# a map of 1024^2 and vertices merged within 0.4 % of the scene's extent it costs a quarter of the time, and
-# fewer than one pixel in a hundred looks different.
+# On a CPU, a frame of OGBench's manipulation scenes takes a 4096^2 shadow map and 185 000 triangles. With a map of
+# 1024^2 and vertices merged within 0.4 % of the scene's extent it takes a quarter of the time, and fewer than one
+# pixel in a hundred looks different.
 _SHADOW_MAP = 1024
 _MERGE = 0.004
 
@@ -18,7 +18,7 @@ _renderers: dict[int, tuple[Any, Any]] = {}  # by the model's identity, which ch
 
 
 def frame(env: Any, size: int) -> np.ndarray:
-    """The scene as (height, width, 3) uint8; a MuJoCo scene is drawn `size` x `size` by our renderer."""
+    """The scene as (height, width, 3) uint8. A MuJoCo scene is drawn here, `size` x `size`, others by `render()`."""
     base = env.unwrapped
     model, data = getattr(base, "model", None), getattr(base, "data", None)
     if model is None or data is None or not type(model).__module__.startswith("mujoco"):
@@ -27,7 +27,7 @@ def frame(env: Any, size: int) -> np.ndarray:
             raise ValueError("render() returned None: make the environment with render_mode='rgb_array'")
         return np.asarray(picture, np.uint8)
     renderer = _renderer(model, size)
-    # OGBench's own choices: a bird's eye view of mazes, the arm's workspace from the front.
+    # As OGBench chooses: mazes from above, the arm's workspace from the front.
     camera = getattr(base, "custom_camera", None)
     if camera is None:
         camera = "front" if "front" in [model.camera(i).name for i in range(model.ncam)] else -1
@@ -36,7 +36,7 @@ def frame(env: Any, size: int) -> np.ndarray:
 
 
 def close() -> None:
-    """Free the OpenGL contexts. Left to the interpreter's exit, they complain."""
+    """Free the OpenGL contexts. At the interpreter's exit they would print errors."""
     while _renderers:
         _renderers.popitem()[1][1].close()
 
