@@ -1,18 +1,18 @@
-"""(d) What a metric is worth: the optimality gap 1/(2 lambda) (g^T M^-1 g - g^T g).
+"""(d) The gain from a metric: the optimality gap 1/(2 lambda) (g^T M^-1 g - g^T g).
 
 Linearised, a refinement solves max_delta g . delta - lambda/2 delta^T M delta. The optimum is
 delta_M = M^-1 g / lambda with the value A^2 / (2 lambda), A^2 = g^T M^-1 g. With M = I it is delta_I = g / lambda
 with B^2 / (2 lambda), B^2 = g^T g.
 
-- The formula compares two optima under two DIFFERENT penalties. Its sign is that of A - B: it changes with the unit
-  of M, and is negative when all eigenvalues of M exceed 1.
-- The loss from taking delta_I where M is the right price is the regret
+- The formula compares two optima under two different penalties. Its sign is that of A - B. It depends on the scale
+  of M and is negative if all eigenvalues of M exceed 1.
+- The loss of delta_I under M's own penalty is the regret
   |M^(-1/2) g - M^(1/2) g|^2 / (2 lambda) = (A^2 - 2 B^2 + g^T M g) / (2 lambda) >= 0.
-  The formula is that if and only if g^T M g = g^T g: M must be normalised along g.
-- Under a hard budget, max g . delta with 1/2 delta^T M delta <= eps, the optimum is sqrt(2 eps) A. Both problems with
-  one eps differ by sqrt(2 eps) (A - B): the formula with lambda the mean of the two multipliers.
-- Spent on one budget of M, the two directions gain in the ratio sqrt(g^T M^-1 g g^T M g) / g^T g. It is at least 1,
-  at most (k + 1) / (2 sqrt(k)) for condition number k (Kantorovich), and has no unit.
+  The formula equals it if and only if g^T M g = g^T g: M must be normalised along g.
+- Under a hard budget, max g . delta with 1/2 delta^T M delta <= eps, the optimum is sqrt(2 eps) A. For one eps the
+  two optima differ by sqrt(2 eps) (A - B), which is the formula with the mean of the two multipliers for lambda.
+- On one budget of M, the ratio of the gains of the two directions is sqrt(g^T M^-1 g g^T M g) / g^T g. It is at least
+  1, at most (k + 1) / (2 sqrt(k)) for condition number k (Kantorovich), and does not depend on the scale of M.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from scipy.optimize import minimize
 
-from fidec.geometry.theorems.result import Result, Tick, no_tick
+from fidec.geometry.theorems.result import Result
 from fidec.plots import BLUE, GREY, INK, RED
 
 CONDITIONS = (1.0, 3.0, 10.0, 100.0, 1000.0)
 SCALES = {"trace d": "trace", "g^T M g = g^T g": "along", "smallest eigenvalue 2": "above"}
 DIMENSION, DRAWS, BUDGET, PRICE = 4, 20, 0.5, 2.0
+
+
+Solved = dict[tuple[float, str], list[dict[str, float]]]  # (condition number, scale) -> solved problems
 
 
 class Problem(NamedTuple):
@@ -47,15 +50,14 @@ def problem(rng: np.random.Generator, condition: float, scale: str) -> Problem:
 
 
 def solve_penalised(gradient: np.ndarray, metric: np.ndarray, price: float) -> np.ndarray:
-    """argmax g . delta - lambda/2 delta^T M delta, by a quasi-Newton method that knows no closed form."""
-    found = minimize(
+    """argmax g . delta - lambda/2 delta^T M delta, by a quasi-Newton method."""
+    return minimize(
         lambda x: 0.5 * price * x @ metric @ x - gradient @ x,
         np.zeros_like(gradient),
         jac=lambda x: price * metric @ x - gradient,
         method="BFGS",
         options={"gtol": 1e-9},
-    )
-    return found.x
+    ).x
 
 
 def solve_budget(gradient: np.ndarray, metric: np.ndarray, budget: float) -> np.ndarray:
@@ -66,19 +68,18 @@ def solve_budget(gradient: np.ndarray, metric: np.ndarray, budget: float) -> np.
         "jac": lambda x: -metric @ x,
     }
     start = 0.1 * gradient / np.sqrt(gradient @ metric @ gradient)
-    found = minimize(
+    return minimize(
         lambda x: -gradient @ x,
         start,
         jac=lambda x: -gradient,
         method="SLSQP",
         constraints=[constraint],
         options={"ftol": 1e-12, "maxiter": 500},
-    )
-    return found.x
+    ).x
 
 
 def compare(p: Problem) -> dict[str, float]:
-    """The formula and every solved quantity it may be taken for."""
+    """The formula, and the solved quantities with which it can be confused."""
     g, m = p
     a2, b2, along = g @ np.linalg.solve(m, g), g @ g, g @ m @ g
     identity = np.eye(len(g))
@@ -87,7 +88,7 @@ def compare(p: Problem) -> dict[str, float]:
     budget_m, budget_i = (g @ solve_budget(g, metric, BUDGET) for metric in (m, identity))
     multipliers = [np.sqrt(square / (2 * BUDGET)) for square in (a2, b2)]
     scaled = delta_i * np.sqrt(2 * BUDGET / (delta_i @ m @ delta_i))  # the isotropic direction on M's budget
-    found = {
+    quantities = {
         "formula": (a2 - b2) / (2 * PRICE),
         "difference of optima": value(delta_m, m) - value(delta_i, identity),
         "regret": value(delta_m, m) - value(delta_i, m),
@@ -97,63 +98,55 @@ def compare(p: Problem) -> dict[str, float]:
         "ratio on one budget": budget_m / (g @ scaled),
         "ratio in closed form": np.sqrt(a2 * along) / b2,
     }
-    return {name: float(quantity) for name, quantity in found.items()}
+    return {name: float(quantity) for name, quantity in quantities.items()}
 
 
-def optimality_gap(tick: Tick = no_tick) -> Result:
-    """Random problems of several condition numbers and units of M, solved numerically."""
+def optimality_gap() -> Result:
+    """Random problems of several condition numbers and scales of M, solved numerically."""
     rng = np.random.default_rng(0)
+    shown = ("formula", "difference of optima", "regret", "difference under budgets", "ratio on one budget")
     rows: list[list[Any]] = []
-    found: dict[tuple[float, str], list[dict[str, float]]] = {}
+    solved: Solved = {}
     for condition in CONDITIONS:
         for label, scale in SCALES.items():
             several = [compare(problem(rng, condition, scale)) for _ in range(DRAWS)]
-            found[condition, scale] = several
-            mean = {name: float(np.mean([each[name] for each in several])) for name in several[0]}
+            solved[condition, scale] = several
+            means = [float(np.mean([each[name] for each in several])) for name in shown]
             negative = float(np.mean([each["formula"] < -1e-12 for each in several]))
-            names = ("formula", "difference of optima", "regret", "difference under budgets", "ratio on one budget")
-            rows.append(
-                [
-                    f"{condition:g}",
-                    label,
-                    *(mean[name] if abs(mean[name]) > 1e-7 else 0.0 for name in names),
-                    negative,
-                ]
-            )
-        tick()
-    measured = _measure(found)
+            rows.append([f"{condition:g}", label, *(x if abs(x) > 1e-7 else 0.0 for x in means), negative])
+    measured = _measure(solved)
+    columns = "cond|scale of M|formula|solved: two penalties|solved: regret|solved: two budgets|ratio, one budget"
     return Result(
         name="d",
         title="The optimality gap against solved problems",
-        columns=("cond", "unit of M", "formula", "solved: two penalties", "solved: regret", "solved: two budgets",
-                 "ratio, one budget", "formula < 0"),
+        columns=(*columns.split("|"), "formula < 0"),
         rows=rows,
         notes=_notes(measured),
         measured=measured,
-        plot=lambda axes: _plot(axes, found),
-        panels=2,
-    )  # fmt: skip
+        plot=lambda axes: _plot(axes, solved),
+    )
 
 
-def _measure(found: dict[tuple[float, str], list[dict[str, float]]]) -> dict[str, float]:
-    every = [each for several in found.values() for each in several]
-    along = [each for (_, scale), several in found.items() if scale == "along" for each in several]
-    above = [each for (_, scale), several in found.items() if scale == "above" for each in several]
-    trace = [each for (_, scale), several in found.items() if scale == "trace" for each in several]
+def _measure(solved: Solved) -> dict[str, float]:
+    by_scale = {
+        scale: [each for (_, own), several in solved.items() if own == scale for each in several]
+        for scale in SCALES.values()
+    }
+    every = [each for several in solved.values() for each in several]
 
     def worst(rows: list[dict[str, float]], name: str, law: str) -> float:
         return float(max(abs(each[name] - each[law]) / max(1.0, abs(each[law])) for each in rows))
 
     bound = max(
         each["ratio on one budget"] * 2 * np.sqrt(condition) / (condition + 1)
-        for (condition, _), several in found.items()
+        for (condition, _), several in solved.items()
         for each in several
-        if condition > 1  # where all metrics are isotropic, the ratio and its bound are 1
+        if condition > 1  # for an isotropic M the ratio and its bound are 1
     )
     return {
         "difference of optima against the formula": worst(every, "difference of optima", "formula"),
         "regret against its closed form": worst(every, "regret", "regret in closed form"),
-        "regret against the formula, normalised along g": worst(along, "regret", "formula"),
+        "regret against the formula, normalised along g": worst(by_scale["along"], "regret", "formula"),
         "two budgets against the formula at the mean multiplier": worst(
             every, "difference under budgets", "formula at the mean multiplier"
         ),
@@ -161,9 +154,9 @@ def _measure(found: dict[tuple[float, str], list[dict[str, float]]]) -> dict[str
         "largest ratio over Kantorovich's bound": float(bound),
         "smallest ratio": float(min(each["ratio on one budget"] for each in every)),
         "smallest regret": float(min(each["regret"] for each in every)),
-        "negative with eigenvalues above 1": float(np.mean([each["formula"] < 0 for each in above])),
-        "negative with trace d": float(np.mean([each["formula"] < -1e-12 for each in trace])),
-        "smallest formula, normalised along g": float(min(each["formula"] for each in along)),
+        "negative with eigenvalues above 1": float(np.mean([each["formula"] < 0 for each in by_scale["above"]])),
+        "negative with trace d": float(np.mean([each["formula"] < -1e-12 for each in by_scale["trace"]])),
+        "smallest formula, normalised along g": float(min(each["formula"] for each in by_scale["along"])),
     }
 
 
@@ -172,53 +165,43 @@ def _notes(m: dict[str, float]) -> list[str]:
     return [
         f"The table has means over {DRAWS} random problems in {DIMENSION} dimensions, lambda = {PRICE:g}, "
         f"eps = {BUDGET:g}.",
-        "The formula is the difference of the two penalised optima, each under its own penalty: the solver agrees to "
-        f"{m['difference of optima against the formula']:.0e}. It is negative in "
-        f"{100 * m['negative with eigenvalues above 1']:.0f} % of the cases with all eigenvalues above 1, and in "
-        f"{100 * m['negative with trace d']:.0f} % of those with trace d: a unit of M decides its sign.",
-        "What the isotropic step loses under M's own price is the regret, never negative (smallest "
-        f"{m['smallest regret']:.0e}); the formula equals it only if g^T M g = g^T g (to "
+        "The formula is the difference of the two penalised optima, each under its own penalty (the solver agrees to "
+        f"{m['difference of optima against the formula']:.0e}). The scale of M decides its sign: it is negative in "
+        f"{100 * m['negative with eigenvalues above 1']:.0f} % of the cases with all eigenvalues above 1 and in "
+        f"{100 * m['negative with trace d']:.0f} % of those with trace d.",
+        "The isotropic step loses the regret under M's own penalty, which is never negative (smallest "
+        f"{m['smallest regret']:.0e}). The formula equals it only if g^T M g = g^T g (to "
         f"{m['regret against the formula, normalised along g']:.0e}).",
-        "Two hard budgets differ by the formula with lambda the mean of the two multipliers (to "
+        "Two hard budgets differ by the formula with the mean of the two multipliers for lambda (to "
         f"{m['two budgets against the formula at the mean multiplier']:.0e}).",
         "On one budget of M the natural direction gains sqrt(g^T M^-1 g g^T M g) / g^T g times as much as the "
-        f"gradient, at least {m['smallest ratio']:.4f} and at most {share:.3f} of "
-        "Kantorovich's bound: this holds in every unit.",
+        f"gradient: at least {m['smallest ratio']:.4f}, and at most {share:.3f} of Kantorovich's bound, for every scale "
+        "of M.",
     ]
 
 
-def _plot(axes: Sequence[Axes], found: dict[tuple[float, str], list[dict[str, float]]]) -> None:
-    colours = dict(zip(SCALES.values(), (BLUE, INK, RED), strict=True))
-    markers = dict(zip(SCALES.values(), ("o", "D", "^"), strict=True))
-    label = {scale: name for name, scale in SCALES.items()}
-    shown = set()
-    for (_condition, scale), several in found.items():
-        axes[0].plot(
-            [each["regret"] for each in several],
-            [each["formula"] for each in several],
-            linestyle="none",
-            marker=markers[scale],
-            markersize=3.5,
-            alpha=0.7,
-            color=colours[scale],
-            label=None if scale in shown else label[scale],
-        )
-        shown.add(scale)
+def _plot(axes: Sequence[Axes], solved: Solved) -> None:
+    looks = zip(SCALES.items(), (BLUE, INK, RED), ("o", "D", "^"), (0.9, 1.0, 1.1), strict=True)
+    for (label, scale), colour, marker, offset in looks:
+        style: dict[str, Any] = {
+            "linestyle": "none", "marker": marker, "markersize": 3.5, "alpha": 0.7, "color": colour
+        }  # fmt: skip
+        points = [
+            (condition, each)
+            for (condition, own), several in solved.items()
+            if own == scale
+            for each in several
+        ]  # fmt: skip
+        axes[0].plot([p["regret"] for _, p in points], [p["formula"] for _, p in points], label=label, **style)
+        axes[1].plot([k * offset for k, _ in points], [p["ratio on one budget"] for _, p in points], **style)
     line = np.array([1e-2, 1e3])
     axes[0].plot(line, line, color=GREY, linewidth=0.9, linestyle="--", label="formula = regret")
     axes[0].axhline(0.0, color=GREY, linewidth=0.7)
     axes[0].set_xscale("symlog", linthresh=0.1)
     axes[0].set_yscale("symlog", linthresh=0.1)
     axes[0].set_xlim(-0.03, 5e3)
-    axes[0].set(xlabel="solved: regret of the isotropic step", ylabel="formula", title="one price lambda")
+    axes[0].set(xlabel="solved: regret of the isotropic step", ylabel="formula", title="one penalty weight lambda")
     k = np.geomspace(1, CONDITIONS[-1], 100)
     axes[1].plot(k, (k + 1) / (2 * np.sqrt(k)), color=INK, linewidth=0.9, linestyle="--", label="Kantorovich's bound")
-    for (condition, scale), several in found.items():
-        offset = {"trace": 0.9, "along": 1.0, "above": 1.1}[scale]
-        ratios = [each["ratio on one budget"] for each in several]
-        axes[1].plot(
-            np.full(len(ratios), condition * offset), ratios, linestyle="none", marker=markers[scale], markersize=3.5,
-            alpha=0.7, color=colours[scale],
-        )  # fmt: skip
     axes[1].set(xscale="log", yscale="log", xlabel="condition number of M", title="one budget of M")
     axes[1].set_ylabel("gain, natural / isotropic direction")

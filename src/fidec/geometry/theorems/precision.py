@@ -1,14 +1,14 @@
-"""(c) The best distance eps = 1 - t, when the velocity has an error of its own.
+"""(c) The best distance eps = 1 - t if the velocity has an error.
 
-The score is (t v - a) / eps. An error e in v becomes t e / eps in the score, beside the bias C1 eps of the clean
-query (theorem b). With e = C2 u, u the unit roundoff:
+The score is (t v - a) / eps. An error e in v becomes t e / eps in the score. The clean query also has the bias C1 eps
+(theorem b). With e = C2 u, u the unit roundoff:
 
     error^2 = (C1 eps)^2 + (C2 u / eps)^2,    least at eps* = (C2 u / C1)^(1/2),    with error^2 = 2 C1 C2 u.
 
-The exponent is 1/2. The paper's law eps* = (C2 delta / C1)^(1/4) minimises C1 eps^2 + C2 delta / eps^2. It is the
-same statement if delta is the VARIANCE of the velocity's error (and C1, C2 belong to squared errors), and another one
-if delta is the machine precision. The scaled query t s_t(t a), whose bias is C eps^2, has the exponent 1/3.
-A learned velocity errs by far more than rounding, so its best eps is larger by orders of magnitude.
+The exponent is 1/2. The paper's law eps* = (C2 delta / C1)^(1/4) minimises C1 eps^2 + C2 delta / eps^2. It says the
+same if delta is the variance of the velocity's error (and C1, C2 belong to squared errors), but not if delta is the
+machine precision. The scaled query t s_t(t a), whose bias is C eps^2, has the exponent 1/3. The error of a learned
+velocity is much larger than rounding, so its best eps is larger by orders of magnitude.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from matplotlib.axes import Axes
 
 from fidec import nn
 from fidec.geometry.theorems.bias import SMOOTH, constants
-from fidec.geometry.theorems.result import Result, Tick, no_tick, slope
+from fidec.geometry.theorems.result import Result, slope
 from fidec.ops import flow
 from fidec.plots import BLUE, GREEN, INK, ORANGE, PURPLE
 from fidec.types import Params
@@ -33,7 +33,8 @@ from fidec.types import Params
 ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8}
 DISTANCES = 10.0 ** np.arange(-10, -0.25, 0.1)
 LEARNED_DISTANCES = 10.0 ** np.arange(-3, -0.25, 0.1)
-POINTS, STEPS, BATCH, CHUNKS = 1000, 6000, 256, 10
+POINTS, STEPS, BATCH = 1000, 6000, 256
+QUERIES = ("clean", "scaled")
 COLUMNS = (
     "velocity",
     "velocity error",
@@ -47,14 +48,14 @@ COLUMNS = (
 
 
 class Curve(NamedTuple):
-    """The root mean square error of the score for each eps, and its least."""
+    """The root mean square error of the score for each eps."""
 
     distances: np.ndarray
     errors: np.ndarray
 
     @property
     def best(self) -> tuple[float, float]:
-        """eps* and the error there, by a parabola through the points within a factor of 2 in the logarithms."""
+        """eps* and the error there: the minimum of a parabola in logarithms, through points within a factor of 2."""
         x, y = np.log(self.distances), np.log(self.errors)
         near = np.abs(x - x[np.argmin(y)]) < np.log(2.0)
         a, b, c = np.polyfit(x[near], y[near], 2)
@@ -62,7 +63,7 @@ class Curve(NamedTuple):
 
 
 def curve(velocity: flow.Velocity, a: jax.Array, distances: np.ndarray, query: str = "clean") -> Curve:
-    """The error of the score as the package reads it off `velocity`, in the precision of the points a."""
+    """The error of the score that the package computes from `velocity`, in the precision of the points a."""
     truth = SMOOTH.score(a)
 
     def at(eps):
@@ -75,7 +76,7 @@ def curve(velocity: flow.Velocity, a: jax.Array, distances: np.ndarray, query: s
 
 
 def rounding_errors(x: np.ndarray, away: np.ndarray, precision: str) -> np.ndarray:
-    """round(v) - v for v = x + away, exact: of float64 by Knuth's two-sum, whose two terms have no error."""
+    """round(v) - v for v = x + away, exactly; for float64 by Knuth's two-sum."""
     v = x + away
     if precision != "float64":
         return v.astype(jnp.dtype(precision)).astype(np.float64) - v
@@ -84,7 +85,7 @@ def rounding_errors(x: np.ndarray, away: np.ndarray, precision: str) -> np.ndarr
 
 
 def rounded_curves(a: jax.Array, distances: np.ndarray, query: str) -> dict[str, Curve]:
-    """Error curves of the exact velocity when nothing but the velocity is rounded, for each precision.
+    """Error curves of the exact velocity if only the velocity is rounded, for each precision.
 
     v = x + eps/t (x + s_t(x)), so that (t round(v) - x) / eps = s_t + t (round(v) - v) / eps, without cancellation.
     """
@@ -93,14 +94,14 @@ def rounded_curves(a: jax.Array, distances: np.ndarray, query: str) -> dict[str,
     smoothed = jax.jit(lambda eps: jax.lax.map(lambda e: SMOOTH.score(where(e), 1.0 - e), eps))(
         jnp.asarray(distances)
     )
-    found: dict[str, list[float]] = {precision: [] for precision in ROUNDOFF}
+    curves: dict[str, list[float]] = {precision: [] for precision in ROUNDOFF}
     for eps, score in zip(distances, np.asarray(smoothed), strict=True):
         t, x = 1.0 - eps, np.asarray(where(eps))
-        for precision, errors in found.items():
+        for precision, errors in curves.items():
             rounding = t / eps * rounding_errors(x, eps / t * (x + score), precision)
             error = (1.0 if query == "clean" else t) * (score + rounding) - truth
             errors.append(float(np.sqrt(np.mean(np.sum(error**2, axis=-1)))))
-    return {precision: Curve(distances, np.array(errors)) for precision, errors in found.items()}
+    return {precision: Curve(distances, np.array(errors)) for precision, errors in curves.items()}
 
 
 def velocity_error(velocity: flow.Velocity, a: jax.Array, eps: float) -> float:
@@ -109,34 +110,29 @@ def velocity_error(velocity: flow.Velocity, a: jax.Array, eps: float) -> float:
     return float(jnp.sqrt(jnp.mean(jnp.sum((velocity(a, t) - SMOOTH.velocity(a, t)) ** 2, axis=-1))))
 
 
-def learned_velocity(steps: int = STEPS, tick: Tick = no_tick, seed: int = 0) -> flow.Velocity:
-    """A 3 x 64 network fitted to the smooth mixture by flow matching, Adam with a rate that falls to zero."""
+def learned_velocity(steps: int = STEPS) -> flow.Velocity:
+    """A 3 x 64 network fitted to the smooth mixture by flow matching, with Adam and a rate that falls to zero."""
     network = nn.VelocityField((64, 64, 64), SMOOTH.means.shape[-1])
-    init_key, key = jax.random.split(jax.random.key(seed))
+    init_key, key = jax.random.split(jax.random.key(0))
     nothing = jnp.zeros((1, 0))  # no observation
     params = network.init(init_key, nothing, jnp.zeros((1, 2)), jnp.zeros((1, 1)))
+    optimiser = optax.adam(optax.cosine_decay_schedule(3e-3, steps))
 
     def velocity(params: Params, x: jax.Array, t: jax.Array) -> jax.Array:
         return jnp.asarray(network.apply(params, nothing, x, t))
 
-    optimiser = optax.adam(optax.cosine_decay_schedule(3e-3, steps))
-
     def loss(params, key):
         data_key, loss_key = jax.random.split(key)
-        actions = SMOOTH.sample(data_key, BATCH)
-        return flow.matching_loss(partial(velocity, params), actions, loss_key)
+        return flow.matching_loss(partial(velocity, params), SMOOTH.sample(data_key, BATCH), loss_key)
 
     def step(carry, key):
         params, state = carry
         updates, state = optimiser.update(jax.grad(loss)(params, key), state)
         return (optax.apply_updates(params, updates), state), None
 
-    several = jax.jit(lambda carry, keys: jax.lax.scan(step, carry, keys)[0])
-    carry = (params, optimiser.init(params))
-    for keys in jax.random.split(key, (CHUNKS, steps // CHUNKS)):
-        carry = jax.block_until_ready(several(carry, keys))
-        tick()
-    return partial(velocity, carry[0])
+    train = jax.jit(lambda carry, keys: jax.lax.scan(step, carry, keys)[0])
+    params, _ = train((params, optimiser.init(params)), jax.random.split(key, steps))
+    return partial(velocity, params)
 
 
 def rounding_curves() -> tuple[dict[str, Curve], dict[str, float]]:
@@ -145,7 +141,7 @@ def rounding_curves() -> tuple[dict[str, Curve], dict[str, float]]:
     with jax.enable_x64(True):
         a = SMOOTH.sample(jax.random.key(0), POINTS)
         known = constants(SMOOTH, a)
-        for query in ("clean", "scaled"):
+        for query in QUERIES:
             rounded = rounded_curves(a, DISTANCES, query)
             curves |= {f"{precision}, {query}": each for precision, each in rounded.items()}
         curves["float64 throughout, clean"] = curve(SMOOTH.velocity, a, DISTANCES)
@@ -158,42 +154,38 @@ def rounding_curves() -> tuple[dict[str, Curve], dict[str, float]]:
     return curves, {"C1": known["clean"], "C2": c2, "score": known["score"]}
 
 
-def best_distance(tick: Tick = no_tick, steps: int = STEPS) -> Result:
+def best_distance(steps: int = STEPS) -> Result:
     """The measured optimum for three precisions and for a learned velocity, beside both laws."""
     curves, constant = rounding_curves()
-    tick()
-    velocity = learned_velocity(steps, tick)
+    velocity = learned_velocity(steps)
     a = SMOOTH.sample(jax.random.key(1), POINTS)
-    for query in ("clean", "scaled"):
-        curves[f"learned, {query}"] = curve(velocity, a, LEARNED_DISTANCES, query)
+    curves |= {f"learned, {query}": curve(velocity, a, LEARNED_DISTANCES, query) for query in QUERIES}
     wrong = {precision: constant["C2"] * u for precision, u in ROUNDOFF.items()}
     wrong["learned"] = velocity_error(velocity, a, curves["learned, clean"].best[0])
-    tick()
 
     rows: list[list[Any]] = []
     measured: dict[str, float] = dict(constant)
     for name in (*ROUNDOFF, "float32 throughout", "float64 throughout", "learned"):
         eps, error = curves[f"{name}, clean"].best
-        found: dict[str, float | None] = {"eps*": eps, "least error": error / constant["score"]}
+        cells = {"eps*": eps, "least error": error / constant["score"]}
         if name in wrong:
             ratio = wrong[name] / constant["C1"]
             scaled, scaled_error = curves[f"{name}, scaled"].best
-            found |= {"velocity error": wrong[name], "law 1/2": ratio**0.5, "law 1/4": ratio**0.25}
-            found |= {"eps* scaled": scaled, "least error scaled": scaled_error / constant["score"]}
-        rows.append([name, *(found.get(column) for column in COLUMNS[1:])])
-        measured |= {f"{name}: {what}": value for what, value in found.items() if value is not None}
-    for query in ("clean", "scaled"):
+            cells |= {"velocity error": wrong[name], "law 1/2": ratio**0.5, "law 1/4": ratio**0.25}
+            cells |= {"eps* scaled": scaled, "least error scaled": scaled_error / constant["score"]}
+        rows.append([name, *(cells.get(column) for column in COLUMNS[1:])])
+        measured |= {f"{name}: {what}": value for what, value in cells.items()}
+    for query in QUERIES:
         best = [curves[f"{precision}, {query}"].best[0] for precision in ROUNDOFF]
         measured[f"exponent, {query}"] = slope(list(ROUNDOFF.values()), best)
     return Result(
         name="c",
-        title="The best distance from t = 1: bias against the velocity's own error",
+        title="The best distance from t = 1: bias against the error of the velocity",
         columns=COLUMNS,
         rows=rows,
         notes=_notes(measured),
         measured=measured,
         plot=lambda axes: _plot(axes, curves, constant["score"]),
-        panels=2,
     )
 
 
@@ -205,27 +197,26 @@ def _notes(m: dict[str, float]) -> list[str]:
         "Errors are relative to the root mean square of the true score.",
         f"eps* grows as u^{m['exponent, clean']:.3f} over the three precisions. (C2 u / C1)^(1/2) predicts it within "
         f"{100 * worst:.0f} %. With the exponent 1/4 and u the machine precision it would be {over['float32']:.0f} "
-        f"times too large in float32 and {over['float64']:.0f} times in float64. The paper's 1/4 is right if its "
-        "delta is the variance of the velocity's error.",
-        f"The scaled query's eps* grows as u^{m['exponent, scaled']:.3f} (bias of order 2, so 1/3).",
-        "That is with nothing rounded but the velocity. With time, point and division in the same precision the best "
+        f"times too large in float32 and {over['float64']:.0f} times in float64.",
+        f"eps* of the scaled query grows as u^{m['exponent, scaled']:.3f} (bias of order 2, so 1/3 is expected).",
+        "These numbers are with only the velocity rounded. With time, point and division in the same precision, eps* "
         f"is {m['float32 throughout: eps*']:.1e} in float32 and {m['float64 throughout: eps*']:.1e} in float64.",
-        f"A learned velocity (3 x 64), wrong by {m['learned: velocity error']:.2g}, has it at eps = "
-        f"{m['learned: eps*']:.2g}, {far:.0f} times that of float32, with an error of "
-        f"{m['learned: least error']:.2f} of the score (scaled query: {m['learned: least error scaled']:.2f} at "
-        f"{m['learned: eps* scaled']:.2g}). The law with that error for C2 u says {m['learned: law 1/2']:.2g}. "
-        "Rounding has no part in the trade-off in practice.",
+        f"A learned velocity (3 x 64) with an error of {m['learned: velocity error']:.2g} has eps* = "
+        f"{m['learned: eps*']:.2g}, {far:.0f} times that of float32. The error of the score there is "
+        f"{m['learned: least error']:.2f} (scaled query: {m['learned: least error scaled']:.2f} at "
+        f"{m['learned: eps* scaled']:.2g}). The law 1/2 with that error gives {m['learned: law 1/2']:.2g}. "
+        "In practice rounding does not matter.",
     ]
 
 
 def _plot(axes: Sequence[Axes], curves: dict[str, Curve], size: float) -> None:
     colours = {"bfloat16": ORANGE, "float32": BLUE, "float64": GREEN, "learned": PURPLE}
-    for name, colour in colours.items():
-        for panel, query in zip(axes, ("clean", "scaled"), strict=True):
+    titles = ("clean query s_t(a)", "scaled query t s_t(t a)")
+    for panel, query, title in zip(axes, QUERIES, titles, strict=True):
+        for name, colour in colours.items():
             shown = curves[f"{name}, {query}"]
-            panel.loglog(shown.distances, shown.errors / size, color=colour, label=name)
             eps, error = shown.best
+            panel.loglog(shown.distances, shown.errors / size, color=colour, label=name)
             panel.plot(eps, error / size, color=colour, marker="o", markersize=6, markeredgecolor=INK)
-    for panel, title in zip(axes, ("clean query s_t(a)", "scaled query t s_t(t a)"), strict=True):
         panel.set(title=title, xlabel="eps = 1 - t", ylim=(1e-12, 30))
     axes[0].set_ylabel("rms error / rms score", color=INK)

@@ -1,4 +1,4 @@
-"""What a check returns: a small table, sentences with measured figures, and one plot."""
+"""The result of a check: a table, notes, measured numbers and a plot."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from matplotlib.axes import Axes
 
 from fidec.plots import INK, new_figure, save_figure, style_axes
 
-Tick = Callable[[], None]
-
 
 @dataclass(frozen=True)
 class Result:
-    """`plot` draws on `panels` axes. `measured` holds the slopes and constants that the notes speak of."""
+    """`measured` holds every number that the notes mention. `plot` draws on `panels` axes."""
 
     name: str
     title: str
@@ -26,16 +24,12 @@ class Result:
     notes: list[str]
     measured: dict[str, float]
     plot: Callable[[Sequence[Axes]], None]
-    panels: int = 1
+    panels: int = 2
 
     def as_dict(self) -> dict[str, Any]:
-        """All but the plot, in JSON's types."""
+        """Everything but the plot, in JSON's types."""
         fields = ("name", "title", "columns", "rows", "notes", "measured")
         return {field: getattr(self, field) for field in fields}
-
-
-def no_tick() -> None:
-    """Nobody watches."""
 
 
 def slope(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> float:
@@ -44,7 +38,7 @@ def slope(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> f
 
 
 def formatted(rows: Sequence[Sequence[Any]]) -> list[list[str]]:
-    """Cells for a table: numbers with three digits, a dash where there is none."""
+    """The cells of a table: three digits for numbers, a dash for None."""
 
     def cell(value: Any) -> str:
         if value is None:
@@ -62,7 +56,7 @@ def draw(result: Result, path: str | Path) -> Path:
     labels: list[str] = []
     for panel in axes:
         style_axes(panel)
-        if panel.get_legend_handles_labels()[1] != labels:  # one legend for panels that share their curves
+        if panel.get_legend_handles_labels()[1] != labels:  # panels with the same curves share one legend
             labels = panel.get_legend_handles_labels()[1]
             panel.legend(frameon=False, fontsize=8)
     figure.suptitle(result.title, color=INK, fontsize=11)
