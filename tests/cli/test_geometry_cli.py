@@ -1,4 +1,4 @@
-"""`fidec geometry`: what it lists, runs and writes, what it does not run again, and what it says to bad input."""
+"""`fidec geometry`: its lists, results, outputs and error messages."""
 
 from __future__ import annotations
 
@@ -7,128 +7,97 @@ from pathlib import Path
 
 import pytest
 
-from fidec.geometry import experiment, landscapes
+from fidec.geometry.landscapes import LANDSCAPES
+from fidec.geometry.methods import METHODS, QUADRATIC
 
 RUN = ("geometry", "run", "--landscape", "bimodal", "--methods", "isotropic", "fql", "--steps", 2, "--workers", 1)
 
 
-def check_error(found, *words: str) -> None:
-    assert found[0] == 2, found
-    assert found[1] == ""
-    assert "Traceback" not in found[2]
+def check_error(result, *words: str) -> None:
+    assert result[0] == 2, result
+    assert result[1] == ""
+    assert "Traceback" not in result[2]
     for word in words:
-        assert word in found[2], found[2]
+        assert word in result[2], result[2]
 
 
-def files(directory: Path) -> dict[str, int]:
-    """Names and times of change."""
+def times(directory: Path) -> dict[str, int]:
+    """Names and modification times."""
     return {str(p.relative_to(directory)): p.stat().st_mtime_ns for p in directory.rglob("*") if p.is_file()}
 
 
 def test_list_names_all_landscapes_and_methods(cli):
     code, out, err = cli("geometry", "list")
     assert (code, err) == (0, "")
-    names = [line.split()[0] for line in out.splitlines()[1 : 1 + len(landscapes.LANDSCAPES)]]
-    assert names == list(landscapes.LANDSCAPES)
-    assert out.splitlines()[-1] == f"methods: {', '.join(experiment.METHODS)}"
-    found = json.loads(cli("geometry", "list", "--json")[1])
-    assert found["landscapes"] == {name: landscape.title for name, landscape in landscapes.LANDSCAPES.items()}
-    assert found["methods"] == list(experiment.METHODS)
+    assert all(name in out for name in (*LANDSCAPES, *METHODS))
+    listed = json.loads(cli("geometry", "list", "--json")[1])
+    assert listed["landscapes"] == {name: landscape.title for name, landscape in LANDSCAPES.items()}
+    assert listed["methods"] == list(METHODS)
 
 
 @pytest.mark.slow
 def test_a_run_writes_results_figures_and_table_and_is_not_repeated(cli, tmp_path):
     code, out, err = cli(*RUN, "--seeds", 1, "--out", "lab")
     assert code == 0, err
-    done = [line for line in err.splitlines() if line.startswith("bimodal")]
-    assert done == ["bimodal: 1 flows fitted", "bimodal: isotropic", "bimodal: fql"]
+    assert "job 3/3" in err
     directory = tmp_path / "lab"
-    results = {"bimodal/settings.json", "bimodal/flows.safetensors", "bimodal/isotropic.json", "bimodal/fql.json"}
-    outputs = {"bimodal-samples.png", "bimodal-frontier.png", "summary.json", "summary.md"}
-    before = files(directory)
+    results = {"bimodal/flows.safetensors", "bimodal/isotropic.json", "bimodal/fql.json"}
+    outputs = {"bimodal-samples.png", "bimodal-frontier.png", "summary.json", "summary.md", "bimodal/settings.json"}
+    before = times(directory)
     assert set(before) == results | outputs
-
-    for name in ("bimodal-samples.png", "bimodal-frontier.png"):
-        assert (directory / name).read_bytes().startswith(b"\x89PNG")
     table = (directory / "summary.md").read_text()
-    assert out == f"{table}\nfigures and table: lab\n"
+    assert table in out
     lines = [line for line in table.splitlines() if line.startswith("|")]
-    assert lines[0] == "| method | KL 0.5 | off | KL 1 | off | KL 2 | off |"
     assert {line.split("|")[1].strip() for line in lines[2:]} == {"isotropic", "fql"}
     assert len({line.count("|") for line in lines}) == 1
     isotropic = json.loads((directory / "bimodal" / "isotropic.json").read_text())
-    assert [row["budget"] for row in isotropic["rows"]] == list(experiment.FORMS)
+    assert [row["budget"] for row in isotropic["rows"]] == list(QUADRATIC)
     assert {(row["method"], row["unit"], row["seed"]) for row in isotropic["rows"]} == {("isotropic", "penalty", 0)}
     assert isotropic["drawn"] in isotropic["rows"]
-    assert all(len(point) == 2 for point in isotropic["samples"])
-    one_step = json.loads((directory / "bimodal" / "fql.json").read_text())
-    assert [row["budget"] for row in one_step["rows"]] == list(experiment.ONE_STEP)
-    assert {row["unit"] for row in one_step["rows"]} == {"alpha"}
 
-    # Again: only figures and table are drawn anew, from the same results.
-    code, again, err = cli(*RUN, "--seeds", 1, "--out", "lab", "--json")
+    # Again, with one method: nothing is computed, and the table keeps the other method.
+    again = ("geometry", "run", "--landscape", "bimodal", "bimodal", "--methods", "fql", "fql", "--steps", 2)
+    code, out, err = cli(*again, "--seeds", 1, "--out", "lab", "--json")
     assert (code, err) == (0, "")
-    after = files(directory)
-    assert set(after) == set(before)
+    after = times(directory)
     assert {name: after[name] for name in results} == {name: before[name] for name in results}
-    assert json.loads(again) == json.loads((directory / "summary.json").read_text())
+    assert json.loads(out) == json.loads((directory / "summary.json").read_text())
     assert (directory / "summary.md").read_text() == table
-    at = json.loads(again)["bimodal"]["at"]
-    assert set(at) == {"0.5", "1", "2"}
-    assert set(at["1"]) == {"isotropic", "fql"}
 
-    # Fewer methods, one of them twice: the table keeps what is there.
-    some = ("geometry", "run", "--landscape", "bimodal", "bimodal", "--methods", "fql", "fql", "--steps", 2)
-    code, out, err = cli(*some, "--seeds", 1, "--out", "lab")
-    assert (code, err) == (0, "")
-    assert out == f"{table}\nfigures and table: lab\n"
-    after = files(directory)
-
-    # Other settings must not be mixed with these.
+    # Results of other settings are not mixed with these.
     for change in (("--seeds", 2), ("--seeds", 1, "--steps", 3)):
         check_error(cli(*RUN, *change, "--out", "lab"), "bimodal", "other settings", change[-2][2:], "--out")
-    assert files(directory) == after
+    assert times(directory) == after
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         (("--landscape", "bimodl"), ("'bimodl'", "did you mean bimodal?", "crescent")),
-        (("--landscape", "7"), ("'7'", "The landscapes are bimodal")),
-        (("--methods", "isotropc"), ("'isotropc'", "isotropic")),
-        (("--seeds", "-1"), ("--seeds", "at least 1")),
+        (("--methods", "isotropc"), ("'isotropc'", "did you mean isotropic?")),
         (("--seeds", "0"), ("--seeds", "at least 1")),
         (("--steps", "-1"), ("--steps", "not negative")),
         (("--workers", "-1"), ("--workers", "not be negative")),
     ],
 )
-def test_what_cannot_be_run_is_said_and_leaves_nothing_behind(cli, tmp_path, options, words):
+def test_bad_options_are_reported_and_nothing_is_written(cli, tmp_path, options, words):
     check_error(cli("geometry", "run", "--out", "lab", *options), *words)
     assert not (tmp_path / "lab").exists()
 
 
-def test_calibration_refuses_what_run_refuses(cli, tmp_path):
-    check_error(cli("geometry", "calibration", "--out", "lab", "--landscape", "thinn"), "did you mean thin?")
-    check_error(cli("geometry", "calibration", "--out", "lab", "--seeds", 0), "--seeds")
-    assert not (tmp_path / "lab").exists()
-
-
-def test_one_theorem_as_table_picture_and_json(cli, tmp_path):
+def test_one_theorem_as_table_picture_and_json(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr("fidec.geometry.theorems.gap.DRAWS", 1)
     code, out, err = cli("geometry", "theorems", "--which", "d", "--json")
     assert code == 0, err
-    found = json.loads(out)
-    assert list(found) == ["d"]
-    assert {"title", "columns", "rows", "notes"} <= set(found["d"])
+    results = json.loads(out)
+    assert list(results) == ["d"]
     assert list(tmp_path.iterdir()) == []  # no picture unless asked for
     code, out, err = cli("geometry", "theorems", "--which", "d", "--out", "pictures")
     assert code == 0, err
-    assert out.startswith(f"(d) {found['d']['title']}\n")
-    assert all(f"- {note}" in out for note in found["d"]["notes"])
+    assert out.startswith(f"(d) {results['d']['title']}\n")
+    assert all(f"- {note}" in out for note in results["d"]["notes"])
     assert "picture: pictures/theorem-d.png" in out
-    assert (tmp_path / "pictures" / "theorem-d.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_an_unknown_theorem_is_named(cli):
+    assert (tmp_path / "pictures" / "theorem-d.png").exists()
     check_error(cli("geometry", "theorems", "--which", "d", "e"), "no theorem 'e'", "a, b, c, d")
 
 
@@ -136,4 +105,4 @@ def test_the_subcommands_are_listed_and_mistakes_get_a_hint(cli):
     code, out, _ = cli("geometry", "--help")
     assert code == 0
     assert all(name in out for name in ("run", "theorems", "calibration", "list"))
-    check_error(cli("geometry", "theorem"), "no command 'theorem'", "did you mean theorems?")
+    check_error(cli("geometry", "theorem"), "no command 'theorem'", "Did you mean `fidec geometry theorems`?")

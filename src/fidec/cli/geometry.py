@@ -13,7 +13,7 @@ from fidec.errors import ConfigError
 
 COMMANDS = {
     "run": "compare all constraints on landscapes of known density",
-    "theorems": "check the paper's theorems where the answer is known",
+    "theorems": "check the paper's theorems numerically",
     "calibration": "compare `t_eps auto` with fixed times",
     "list": "list the landscapes and the methods",
 }
@@ -21,10 +21,10 @@ COMMANDS = {
 
 @dataclass(frozen=True)
 class RunArgs:
-    """Fit a flow to each landscape, train every method over its budgets, and measure value against TRUE KL.
+    """Fit a flow to each landscape, train every method at its budgets, and measure value against true KL.
 
-    Writes the rows as JSON, two figures a landscape and a table. What is already in the directory is not run again.
-    Half an hour on two cores for all six landscapes, five minutes for one.
+    Writes the results as JSON, two figures for each landscape and a table. Results that are already in the directory
+    are not computed again. All six landscapes take half an hour on two cores, one takes five minutes.
     """
 
     out: Path
@@ -34,20 +34,20 @@ class RunArgs:
     methods: tuple[str, ...] = ()
     """Methods; by default all."""
     seeds: int = 5
-    """Flows, and maps on each of them."""
+    """Number of flows, each with its own maps."""
     steps: int = 0
-    """Updates of each map; 0 takes the laboratory's 1,000. The flow's 6,000 shrink in the same proportion."""
+    """Updates of each map; 0 takes the default 1,000. The flow's 6,000 updates change in the same proportion."""
     workers: int = 0
-    """Processes; 0 takes one for each core."""
+    """Worker processes; 0 takes one for each core."""
     json: bool = False
     """Print the summary as JSON."""
 
 
 @dataclass(frozen=True)
 class TheoremArgs:
-    """Check the paper's theorems where the answer is known: a table and a plot each.
+    """Check the paper's theorems numerically, where the answer is known: a table and a plot for each.
 
-    (a) what a displacement costs; (b) the score's bias; (c) the best distance from t = 1; (d) the optimality gap.
+    (a) the KL of a displacement; (b) the bias of the score; (c) the best distance from t = 1; (d) the optimality gap.
     """
 
     which: tuple[str, ...] = ("a", "b", "c", "d")
@@ -60,14 +60,14 @@ class TheoremArgs:
 
 @dataclass(frozen=True)
 class CalibrationArgs:
-    """Compare the time that `t_eps auto` chooses with fixed ones: value at one nat of true KL."""
+    """Compare the time that `t_eps auto` chooses with fixed times: value at one nat of true KL."""
 
     out: Path
-    """Directory for the figures; the flows of an earlier `run` there are used again."""
+    """Directory for the figure and the numbers."""
     landscape: tuple[str, ...] = ()
     """Landscapes; by default all six."""
     seeds: int = 3
-    """Flows, and maps on each of them."""
+    """Number of flows, each with its own maps."""
     steps: int = 0
     """As for `run`."""
     json: bool = False
@@ -103,14 +103,12 @@ def _sizes(steps: int, seeds: int):
     if seeds < 1 or steps < 0:
         raise ConfigError("--seeds must be at least 1, --steps not negative")
     usual = Sizes()
-    if not steps:
-        return usual
-    flow_steps = max(1, usual.flow_steps * steps // usual.map_steps)
-    return Sizes(map_steps=steps, flow_steps=flow_steps, chunk=min(usual.chunk, steps))
+    steps = steps or usual.map_steps
+    return Sizes(map_steps=steps, flow_steps=max(1, usual.flow_steps * steps // usual.map_steps))
 
 
 def _reporter(progress: Progress) -> Callable[[str], None]:
-    """Show what was done, and count it."""
+    """Print each finished job and count it."""
 
     def report(text: str) -> None:
         progress.message(text)
@@ -120,16 +118,15 @@ def _reporter(progress: Progress) -> Callable[[str], None]:
 
 
 def _run(argv: list[str]) -> int:
-    from fidec.geometry import experiment
-
     args = parse(RunArgs, argv, "fidec geometry run")
-    names, methods = _names(args.landscape), args.methods or experiment.METHODS
     if args.workers < 0:
         raise ConfigError("--workers must not be negative")
-    sizes = _sizes(args.steps, args.seeds)
-    options = {"seeds": args.seeds, "sizes": sizes, "methods": methods, "workers": args.workers}
+    from fidec.geometry import experiment
+
+    names, methods = _names(args.landscape), args.methods or tuple(experiment.METHODS)
+    options = {"seeds": args.seeds, "sizes": _sizes(args.steps, args.seeds), "workers": args.workers}
     with Progress(experiment.pending(names, methods, args.out), unit="job") as progress:
-        summary = experiment.run(names, args.out, report=_reporter(progress), **options)
+        summary = experiment.run(names, args.out, methods=methods, report=_reporter(progress), **options)
     if args.json:
         print_json(summary)
     else:
@@ -139,19 +136,19 @@ def _run(argv: list[str]) -> int:
 
 
 def _theorems(argv: list[str]) -> int:
-    from fidec.geometry import theorems
-
     args = parse(TheoremArgs, argv, "fidec geometry theorems")
-    found = theorems.run(args.which, out=args.out)
+    from fidec.geometry import theorems
+    from fidec.geometry.theorems.result import formatted
+
+    with Progress(len(args.which), unit="theorem") as progress:
+        results = theorems.run(args.which, out=args.out, report=lambda name: progress.advance())
     if args.json:
-        print_json(found)
+        print_json(results)
         return 0
-    for result in found.values():
+    for result in results.values():
         print(f"({result['name']}) {result['title']}\n")
-        print_table(result["columns"], theorems.formatted(result["rows"]))
-        print()
-        for note in result["notes"]:
-            print(f"- {note}")
+        print_table(result["columns"], formatted(result["rows"]))
+        print("", *(f"- {note}" for note in result["notes"]), sep="\n")
         if "picture" in result:
             print(f"picture: {result['picture']}")
         print()
@@ -159,15 +156,13 @@ def _theorems(argv: list[str]) -> int:
 
 
 def _calibration(argv: list[str]) -> int:
-    from fidec.geometry import calibration, experiment
+    args = parse(CalibrationArgs, argv, "fidec geometry calibration")
+    from fidec.geometry import calibration
     from fidec.store import files
 
-    args = parse(CalibrationArgs, argv, "fidec geometry calibration")
     names, sizes = _names(args.landscape), _sizes(args.steps, args.seeds)
-    flows_of = experiment.kept_flows(args.out, args.seeds, sizes)
-    with Progress(len(names) * len(calibration.CONSTRAINTS), unit="job") as progress:
-        report = _reporter(progress)
-        rows = calibration.run(names, seeds=args.seeds, sizes=sizes, flows_of=flows_of, report=report)
+    with Progress(len(names) * len(calibration.NAMES), unit="job") as progress:
+        rows = calibration.run(names, seeds=args.seeds, sizes=sizes, report=_reporter(progress))
     picture = calibration.draw(rows, args.out / "calibration.png")
     files.write_json(args.out / "calibration.json", rows)
     if args.json:
@@ -189,13 +184,14 @@ def _calibration_row(row: dict) -> list[str]:
 
 
 def _list(argv: list[str]) -> int:
-    from fidec.geometry import experiment, landscapes
-
     args = parse(ListArgs, argv, "fidec geometry list")
-    found = {name: landscape.title for name, landscape in landscapes.LANDSCAPES.items()}
+    from fidec.geometry.landscapes import LANDSCAPES
+    from fidec.geometry.methods import METHODS
+
+    titles = {name: landscape.title for name, landscape in LANDSCAPES.items()}
     if args.json:
-        print_json({"landscapes": found, "methods": list(experiment.METHODS)})
+        print_json({"landscapes": titles, "methods": list(METHODS)})
         return 0
-    print_table(["landscape", "what it is"], found.items())
-    print(f"\nmethods: {', '.join(experiment.METHODS)}")
+    print_table(["landscape", "title"], titles.items())
+    print(f"\nmethods: {', '.join(METHODS)}")
     return 0

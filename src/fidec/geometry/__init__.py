@@ -1,1 +1,1 @@
-"""The geometry laboratory: plane landscapes of known density, where the cost of moving a policy is exact."""
+"""The geometry laboratory: landscapes of known density, on which the KL of a refined policy is exact."""

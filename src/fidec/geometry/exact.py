@@ -1,4 +1,4 @@
-"""Gaussian mixtures whose whole flow is known: density, score and velocity at every time of the linear path.
+"""Gaussian mixtures with exact density, score and velocity at every time of the linear path.
 
 With x_t = (1 - t) z + t a and a ~ sum_k w_k N(m_k, S_k), the point x_t has the density
 
@@ -23,7 +23,7 @@ Time = Float[Array, "*batch #d"] | float
 
 @dataclass(frozen=True, eq=False)  # compared by identity, so that jit can take one as a static argument
 class Mixture:
-    """sum_k w_k N(m_k, S_k). The fields are those of a landscape, so its flow is known too."""
+    """sum_k w_k N(m_k, S_k)."""
 
     means: np.ndarray  # (k, d)
     covariances: np.ndarray  # (k, d, d)
@@ -55,7 +55,7 @@ class Mixture:
     def sample(self, key: Array, n: int) -> Float[Array, "n d"]:
         """n independent draws."""
         which, noise = jax.random.split(key)
-        z = jax.random.normal(noise, (n, self.means.shape[-1]))  # its precision is that of the rest
+        z = jax.random.normal(noise, (n, self.means.shape[-1]))  # sets the precision of the result
         k = jax.random.categorical(which, jnp.asarray(np.log(self.weights), z.dtype), shape=(n,))
         spread = jnp.asarray(np.linalg.cholesky(self.covariances), z.dtype)
         return jnp.asarray(self.means, z.dtype)[k] + jnp.einsum("nij,nj->ni", spread[k], z)
@@ -98,9 +98,9 @@ def axis_aligned(means, sds, weights=None) -> Mixture:
 
 
 def grid(mixture: Mixture, spacing: float, sds: float = 9.0) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
-    """Points and weights p(a) spacing^d: the trapezoidal rule, whose error falls like exp(-c / spacing) here.
+    """Points and weights p(a) spacing^d of the trapezoidal rule, up to `sds` standard deviations from the means.
 
-    That is because the integrands are smooth and vanish at the edges, `sds` standard deviations outside.
+    The integrands are smooth and vanish at the edges, so the error falls like exp(-c / spacing).
     """
     reach = sds * np.sqrt(np.diagonal(mixture.covariances, axis1=-2, axis2=-1))
     low, high = (mixture.means - reach).min(axis=0), (mixture.means + reach).max(axis=0)

@@ -1,7 +1,7 @@
-"""The comparison on the landscapes: every method, every budget, every seed; files, figures and a table.
+"""The comparison on the landscapes: every method, budget and seed; results, figures and a table.
 
-A landscape's flows are fitted once and kept. Each method is then a job of its own, in processes of one thread each:
-on few cores that is twice as fast as one process with many threads, for the networks are small.
+The flows of a landscape are fitted once and stored. Each method is then one job in a process with one thread: the
+networks are small, and on few cores this is twice as fast as one process with many threads.
 """
 
 from __future__ import annotations
@@ -11,135 +11,87 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
-from fidec.algos import constraints
-from fidec.algos.constraints.averaged import Averaged
-from fidec.algos.constraints.denoising import Denoising
-from fidec.algos.constraints.isotropic import Isotropic
-from fidec.algos.constraints.local import Local
-from fidec.algos.constraints.path import Path as PathIntegral
-from fidec.algos.constraints.renoised import Renoised
-from fidec.algos.constraints.stein import Stein
-from fidec.algos.constraints.velocity import Velocity
 from fidec.errors import ConfigError
-from fidec.geometry import frontier
-from fidec.geometry.constraints import UncentredPath
-from fidec.geometry.lab import Entry, Sizes
-from fidec.store import files
+from fidec.geometry import figures, frontier, lab, landscapes
+from fidec.geometry.methods import METHODS
+from fidec.register import unknown
+from fidec.store import files, trees
 
-FORMS = (0.0003, 0.001, 0.004, 0.015, 0.06)  # budgets of the quadratic forms
-NATS = (0.1, 0.3, 0.8, 1.6, 3.0)
-KL = (0.5, 1.0, 2.0)  # where frontiers are compared
-ENTRIES: dict[str, Entry] = {
-    "isotropic": Entry(FORMS, Isotropic()),
-    "local": Entry(FORMS, Local(t_eps=0.8)),
-    "velocity": Entry(FORMS, Velocity(t_eps=0.9, t_width=0.05)),
-    "averaged": Entry(FORMS, Averaged(t_eps="auto")),
-    "renoised": Entry(FORMS, Renoised(t_eps="auto")),
-    "stein": Entry(NATS, Stein(t_eps="auto")),
-    "path": Entry(NATS, UncentredPath(t_eps="auto")),
-    "path_centred": Entry(NATS, PathIntegral(t_eps="auto")),
-    "denoising": Entry(NATS, Denoising(t_eps="auto", samples=2)),
-}
-ONE_STEP = (1.0, 3.0, 10.0, 30.0, 100.0)  # FQL's alpha, the weight of staying near the flow
-# The closed form: no training, so its budgets are as many, and the step is taken at once or in ten.
-CLOSED = {"closed_form": 1, "closed_form_10": 10}
-METHODS = ("fql", *ENTRIES, *CLOSED)
-Report = Callable[[str], None]
+KL = (0.5, 1.0, 2.0)  # nats at which the frontiers are compared
+SLOW = ("denoising", "path", "path_centred", "stein")
 
 
 def run(
-    landscapes: Sequence[str],
+    names: Sequence[str],
     out: Path,
     *,
     seeds: int = 5,
-    sizes: Sizes | None = None,
-    methods: Sequence[str] = METHODS,
+    sizes: lab.Sizes | None = None,
+    methods: Sequence[str] = tuple(METHODS),
     workers: int = 0,
-    report: Report = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """Run what is not there yet, then draw the figures and write the table. The result is the summary."""
-    sizes = sizes or Sizes()
-    unknown = [name for name in methods if name not in METHODS]
-    if unknown:
-        raise ConfigError(f"there is no method {unknown[0]!r} in the laboratory; it has {', '.join(METHODS)}")
-    landscapes, methods = list(dict.fromkeys(landscapes)), list(dict.fromkeys(methods))
-    settings = files.to_builtin({"seeds": seeds, "sizes": asdict(sizes)})
-    for name in landscapes:
+    """Compute the missing results of these landscapes, draw the figures and write the table. Returns the summary."""
+    sizes = sizes or lab.Sizes()
+    for method in methods:
+        if method not in METHODS:
+            raise unknown("method of the laboratory", method, METHODS)
+    settings = files.to_builtin({"seeds": seeds, **asdict(sizes)})
+    for name in names:
         _check_settings(out / name, settings)
-    for name in landscapes:
-        if not (out / name / "settings.json").exists():
-            (out / name).mkdir(parents=True, exist_ok=True)
-            files.write_json(out / name / "settings.json", settings)
+    for name in names:
+        (out / name).mkdir(parents=True, exist_ok=True)
+        files.write_json(out / name / "settings.json", settings)
+    fits, trainings = _missing(names, methods, out)
+    trainings.sort(key=lambda job: job[1] not in SLOW)  # the slow ones first, so that no process ends late
     workers = workers or len(os.sched_getaffinity(0))
-    # Set before the processes start, since a process reads it when jax is imported.
-    before = os.environ.get("XLA_FLAGS")
-    os.environ["XLA_FLAGS"] = f"{before or ''} --xla_cpu_multi_thread_eigen=false".strip()
-    try:
-        with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _end_with, (os.getpid(),)) as pool:
-            missing = [name for name in landscapes if not _flows_file(out, name).exists()]
-            fits = {pool.submit(_fit, name, seeds, sizes, out): name for name in missing}
-            waiting = {}
-            for name in landscapes:
-                if name not in missing:
-                    waiting |= _submit(pool, name, methods, sizes, out)
-            for done in as_completed(fits):
-                done.result()
-                report(f"{fits[done]}: {seeds} flows fitted")
-                waiting |= _submit(pool, fits[done], methods, sizes, out)
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start_worker, (os.getpid(),)) as pool:
+        for function, jobs in ((_fit, fits), (_train, trainings)):
+            waiting = {pool.submit(function, *job, seeds, sizes, out): ": ".join(job) for job in jobs}
             for done in as_completed(waiting):
                 done.result()
-                report("{}: {}".format(*waiting[done]))
-    finally:
-        os.environ.pop("XLA_FLAGS") if before is None else os.environ.update(XLA_FLAGS=before)
+                report(waiting[done])
     return summarise(out)
 
 
-def pending(landscapes: Sequence[str], methods: Sequence[str], out: Path) -> int:
-    """How many jobs `run` would have to do: flows to fit, and methods to train."""
-    return sum(
-        (not _flows_file(out, name).exists()) + len(_todo(name, methods, out)) for name in dict.fromkeys(landscapes)
-    )
+def pending(names: Sequence[str], methods: Sequence[str], out: Path) -> int:
+    """The number of jobs that `run` would do: flows to fit and methods to train."""
+    return sum(map(len, _missing(names, methods, out)))
 
 
-def _todo(name: str, methods: Sequence[str], out: Path) -> list[str]:
-    return [method for method in dict.fromkeys(methods) if not (out / name / f"{method}.json").exists()]
-
-
-def _submit(pool: ProcessPoolExecutor, name: str, methods: Sequence[str], sizes: Sizes, out: Path) -> dict:
-    # The longest first, so that no process is left with a long one at the end.
-    todo = _todo(name, methods, out)
-    order = sorted(todo, key=lambda method: method not in ("denoising", "path", "path_centred", "stein"))
-    return {pool.submit(_train, name, method, sizes, out): (name, method) for method in order}
+def _missing(names: Sequence[str], methods: Sequence[str], out: Path) -> tuple[list[tuple], list[tuple]]:
+    fits = [(name,) for name in dict.fromkeys(names) if not _flows_file(out, name).exists()]
+    pairs = [(name, method) for name in dict.fromkeys(names) for method in dict.fromkeys(methods)]
+    return fits, [(name, method) for name, method in pairs if not (out / name / f"{method}.json").exists()]
 
 
 def _check_settings(directory: Path, settings: dict[str, Any]) -> None:
-    """Results of other sizes or seeds must not be mixed."""
-    path = directory / "settings.json"
-    found = files.read_json(path) if path.exists() else settings
-    if found == settings:
-        return
-    ours, theirs = ({"seeds": each["seeds"], **each["sizes"]} for each in (settings, found))
-    other = [f"{key} {theirs.get(key)}, not {value}" for key, value in ours.items() if theirs.get(key) != value]
-    raise ConfigError(f"{directory} holds results with other settings ({'; '.join(other)}); choose another --out")
+    """Results of different sizes or seeds must not be mixed."""
+    stored = files.find_json(directory / "settings.json") or settings
+    other = [f"{key} {stored.get(key)}, not {value}" for key, value in settings.items() if stored.get(key) != value]
+    if other:
+        raise ConfigError(f"{directory} holds results of other settings ({'; '.join(other)}); choose another --out")
 
 
 def _flows_file(out: Path, name: str) -> Path:
     return out / name / "flows.safetensors"
 
 
-# --- in a process of their own -------------------------------------------------------------------------------
+# --- jobs, each in a worker process --------------------------------------------------------------------------
 
 
-def _end_with(parent: int) -> None:
-    """A process whose parent was killed must not go on for minutes with work that nobody waits for."""
+def _start_worker(parent: int) -> None:
+    """One thread for XLA, and an end when the parent process has ended."""
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false"
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -149,132 +101,77 @@ def _end_with(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _fit(name: str, seeds: int, sizes: Sizes, out: Path) -> None:
-    from fidec.geometry import lab, landscapes
-    from fidec.store.trees import save_tree
-
-    save_tree(_flows_file(out, name), lab.fit(landscapes.get(name), seeds, sizes))
+def _fit(name: str, seeds: int, sizes: lab.Sizes, out: Path) -> None:
+    trees.save_tree(_flows_file(out, name), lab.fit(landscapes.get(name), seeds, sizes))
 
 
-def load_flows(out: Path, name: str, seeds: int, sizes: Sizes) -> Any:
-    """The flows of a landscape, as `run` left them."""
-    import jax
-
-    from fidec.geometry import lab, landscapes
-    from fidec.store.trees import load_tree
-
-    template = jax.eval_shape(lambda: lab.fit_template(landscapes.get(name), seeds, sizes))
-    return jax.tree.map(jax.numpy.asarray, load_tree(_flows_file(out, name), template))
-
-
-def kept_flows(out: Path, seeds: int, sizes: Sizes) -> Callable[[str], Any]:
-    """How to get at a landscape's flows in a directory of `run`: those that fit are read, others are fitted."""
-
-    def flows_of(name: str) -> Any:
-        from fidec.geometry import lab, landscapes
-
-        path = out / name / "settings.json"
-        found = files.read_json(path) if path.exists() and _flows_file(out, name).exists() else None
-        if found and found["seeds"] >= seeds and found["sizes"] == files.to_builtin(asdict(sizes)):
-            return load_flows(out, name, found["seeds"], sizes)
-        return lab.fit(landscapes.get(name), seeds, sizes)
-
-    return flows_of
-
-
-def _train(name: str, method: str, sizes: Sizes, out: Path) -> None:
-    from fidec.geometry import lab, landscapes
-
+def _train(name: str, method: str, seeds: int, sizes: lab.Sizes, out: Path) -> None:
     landscape = landscapes.get(name)
-    seeds = files.read_json(out / name / "settings.json")["seeds"]
-    flows = load_flows(out, name, seeds, sizes)
-    more: dict[str, Any] = {}
-    unit = "penalty"
-    if method == "fql":
-        budgets, unit = ONE_STEP, "alpha"
-        params = lab.train_one_step(landscape, flows, ONE_STEP, sizes)
-        truth = lab.measure_one_steps(landscape, params, flows, sizes)
-    elif method in CLOSED:
-        budgets = FORMS
-        truth = lab.measure_closed_form(landscape, flows, FORMS, CLOSED[method], sizes)
-    else:
-        entry = ENTRIES[method]
-        budgets, unit = entry.budgets, "nats" if isinstance(entry.constraint, constraints.KL) else "penalty"
-        maps = lab.train_maps(landscape, flows, entry, sizes)
-        truth = lab.measure_maps(landscape, maps, sizes)
-        more = {"penalty": maps.penalty, "multiplier": maps.multiplier}
+    template = jax.eval_shape(lambda: lab.fit_template(landscape, seeds, sizes))
+    flows = jax.tree.map(jax.numpy.asarray, trees.load_tree(_flows_file(out, name), template))
+    budgets, unit, train = METHODS[method]
+    truth, more = train(landscape, flows, budgets, sizes)
     rows = lab.rows(landscape, method, unit, budgets, truth, **more)
-    # Of the first seed, the run whose true KL is nearest to one nat is the one to be drawn.
-    kl = np.asarray(truth.kl)[0]
-    away = np.abs(np.log(np.maximum(kl, frontier.FLOOR)))
-    index = int(np.argmin(np.where(np.isfinite(away), away, np.inf)))
+    # The samples of the first seed at the budget whose true KL is nearest to one nat are drawn.
+    distance = np.abs(np.log(np.maximum(np.asarray(truth.kl)[0], frontier.FLOOR)))
+    index = int(np.argmin(np.where(np.isfinite(distance), distance, np.inf)))
     drawn = next(row for row in rows if row["seed"] == 0 and row["budget"] == budgets[index])
-    samples = np.asarray(truth.actions)[0, index, :1500].round(4).tolist()
+    samples = np.asarray(truth.actions)[0, index, :1500].round(4)
     files.write_json(out / name / f"{method}.json", {"rows": rows, "drawn": drawn, "samples": samples})
 
 
-# --- what comes out --------------------------------------------------------------------------------------------
-
-
-def read(out: Path, name: str, methods: Iterable[str] = METHODS) -> dict[str, Any]:
-    """Rows, samples and the drawn rows of a landscape, of the methods that are there."""
-    rows, samples, drawn = [], {}, {}
-    for method in methods:
-        path = out / name / f"{method}.json"
-        if path.exists():
-            found = files.read_json(path)
-            rows += [_numbers(row) for row in found["rows"]]
-            samples[method], drawn[method] = np.asarray(found["samples"], float), _numbers(found["drawn"])
-    return {"rows": rows, "samples": samples, "drawn": drawn}
-
-
-def _numbers(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: math.nan if value is None else value for key, value in row.items()}
+# --- the outputs -----------------------------------------------------------------------------------------------
 
 
 def summarise(out: Path) -> dict[str, Any]:
     """Draw both figures of each landscape that has results, and write summary.json and summary.md."""
-    import jax
-
-    from fidec.geometry import figures, landscapes
-
     summary: dict[str, Any] = {}
     for name, landscape in landscapes.LANDSCAPES.items():
-        found = read(out, name)
-        if not found["rows"]:
+        stored = {method: files.find_json(out / name / f"{method}.json") for method in METHODS}
+        results = {method: result for method, result in stored.items() if result is not None}
+        if not results:
             continue
         data = landscape.sample(jax.random.key(0), 8192)
         level = {"value": float(landscape.value(data).mean()), "off": float(landscape.off_support(data).mean())}
-        row = {"landscape": name, "method": "data", "budget": 0.0, "seed": 0, "kl": 0.0, **level}
-        captions = {
-            m: f"value {r['value']:.2f}, KL {r['kl']:.2f}, off {r['off']:.1%}" for m, r in found["drawn"].items()
+        rows = [_with_nan(row) for result in results.values() for row in result["rows"]]
+        drawn = {method: _with_nan(result["drawn"]) for method, result in results.items()}
+        captions = {"data": f"value {level['value']:.2f}, off {level['off']:.1%}"}
+        captions |= {
+            m: f"value {row['value']:.2f}, KL {row['kl']:.2f}, off {row['off']:.1%}" for m, row in drawn.items()
         }
-        captions["data"] = f"value {level['value']:.2f}, off {level['off']:.1%}"
-        samples = {"data": np.asarray(data[:1500]), **found["samples"]}
+        samples = {method: np.asarray(result["samples"], float) for method, result in results.items()}
+        samples["data"] = np.asarray(data[:1500])
         figures.draw_samples(landscape, samples, captions, out / f"{name}-samples.png")
-        figures.draw_frontier(landscape, [row, *found["rows"]], out / f"{name}-frontier.png")
-        at = {f"{kl:g}": frontier.frontier_at(found["rows"], kl) for kl in KL}
+        figures.draw_frontier(landscape, rows, level, out / f"{name}-frontier.png")
+        at = {f"{kl:g}": frontier.frontier_at(rows, kl) for kl in KL}
         summary[name] = {"title": landscape.title, "data": level, "at": at}
     files.write_json(out / "summary.json", summary)
     files.atomic_write(out / "summary.md", markdown(summary))
     return summary
 
 
+def _with_nan(row: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no NaN: null stands for it."""
+    return {key: math.nan if value is None else value for key, value in row.items()}
+
+
 def markdown(summary: dict[str, Any]) -> str:
     """A table for each landscape: value and off-support mass at each KL, the best value in bold."""
     lines = []
-    for name, found in summary.items():
-        data = found["data"]
-        lines += [f"### {found['title']} (`{name}`)", ""]
-        lines += [f"The data's own value is {data['value']:.2f}.", ""]
-        lines += ["| method | " + " | ".join(f"KL {kl} | off" for kl in found["at"]) + " |"]
-        lines += ["| --- |" + " --- | --- |" * len(found["at"])]
+    for name, landscape in summary.items():
+        at = landscape["at"]
+        lines += [f"### {landscape['title']} (`{name}`)", ""]
+        lines += [f"The data's own value is {landscape['data']['value']:.2f}.", ""]
+        lines += [
+            "| method | " + " | ".join(f"KL {kl} | off" for kl in at) + " |",
+            "| --- |" + " --- | --- |" * len(at),
+        ]
         best = {
             kl: max((row["value"][0] for row in rows.values() if row and row["n"] == row["of"]), default=None)
-            for kl, rows in found["at"].items()
+            for kl, rows in at.items()
         }
-        for method in next(iter(found["at"].values())):
-            cells = [_cell(found["at"][kl][method], best[kl]) for kl in found["at"]]
+        for method in next(iter(at.values())):
+            cells = [_cell(rows[method], best[kl]) for kl, rows in at.items()]
             lines.append(f"| {method.replace('_', ' ')} | " + " | ".join(cells) + " |")
         lines.append("")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The frontier: how much value a method reaches within a given true KL."""
+"""The frontier: the best value of a method within a given true KL."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-FLOOR = 1e-4
-"""Nats below which a measured KL is noise (it may even be negative); logarithms stop here."""
+FLOOR = 1e-4  # nats; a smaller measured KL is noise and may be negative
 
 Row = Mapping[str, Any]
 
@@ -16,37 +15,31 @@ Row = Mapping[str, Any]
 def frontier_at(rows: Iterable[Row], kl: float) -> dict[str, dict[str, Any] | None]:
     """For each method, the best value at a true KL of at most `kl` nats: mean, smallest and largest over seeds.
 
-    For one seed that is the largest value among the runs within `kl`, or the value at `kl` itself on the line, in
-    log KL, between the two runs around it. `off` is the off-support mass at the same point, `n` the number of
-    seeds that have a run within `kl` and `of` the number of all seeds. A method without any such seed gets None.
+    For one seed that is the largest value among the runs within `kl`, or the value at `kl` on the line, in log KL,
+    between the two runs around it. `off` is the off-support mass at the same point, `n` the number of seeds with a
+    run within `kl`, `of` the number of all seeds. A method without such a seed gets None.
     """
-    found: dict[str, dict[str, Any] | None] = {}
-    for method, seeds in _by_method_and_seed(rows).items():
-        best = [point for runs in seeds.values() if (point := _best(runs, kl)) is not None]
-        if not best:
-            found[method] = None
-            continue
-        value, off = np.asarray(best).T
-        found[method] = {
-            "value": (float(value.mean()), float(value.min()), float(value.max())),
-            "off": float(off.mean()),
-            "n": len(best),
-            "of": len(seeds),
-        }
-    return found
-
-
-def _by_method_and_seed(rows: Iterable[Row]) -> dict[str, dict[Any, list[Row]]]:
-    """The runs of each method and seed, in the order they are found; the data are no method."""
-    found: dict[str, dict[Any, list[Row]]] = {}
+    runs: dict[str, dict[Any, list[Row]]] = {}
     landscapes = set()
     for row in rows:
         landscapes.add(row["landscape"])
-        if row["method"] != "data":
-            found.setdefault(row["method"], {}).setdefault(row["seed"], []).append(row)
+        runs.setdefault(row["method"], {}).setdefault(row["seed"], []).append(row)
     if len(landscapes) > 1:
-        raise ValueError(f"a frontier is of one landscape, found rows of {', '.join(sorted(landscapes))}")
-    return found
+        raise ValueError(f"a frontier is of one landscape, but there are rows of {', '.join(sorted(landscapes))}")
+    return {method: _over_seeds(list(seeds.values()), kl) for method, seeds in runs.items()}
+
+
+def _over_seeds(seeds: list[list[Row]], kl: float) -> dict[str, Any] | None:
+    best = [point for runs in seeds if (point := _best(runs, kl)) is not None]
+    if not best:
+        return None
+    value, off = np.asarray(best).T
+    return {
+        "value": (float(value.mean()), float(value.min()), float(value.max())),
+        "off": float(off.mean()),
+        "n": len(best),
+        "of": len(seeds),
+    }
 
 
 def _best(runs: Sequence[Row], kl: float) -> tuple[float, float] | None:

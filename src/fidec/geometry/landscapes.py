@@ -1,8 +1,7 @@
-"""Six plane landscapes, each a Gaussian mixture with a value function.
+"""Six landscapes in the plane, each a Gaussian mixture with a value function.
 
-A mixture p(a) = sum_k w_k N(a; m_k, S_k) has its density, its score and its samples in closed form, so nothing
-that is measured against it needs to be believed. Curved supports are chains of many overlapping components.
-Actions live in about [-1, 1]^2.
+Density, score and samples of a mixture p(a) = sum_k w_k N(a; m_k, S_k) are exact. Curved supports are chains of many
+overlapping components. Actions lie in about [-1, 1]^2.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Value = Callable[[jax.Array], jax.Array]
 
 @dataclass(frozen=True, eq=False)  # compared by identity, so that jit can take one as a static argument
 class Landscape(Mixture):
-    """The mixture of the data in the plane, and the value of every action."""
+    """The density of the data and the value of every action."""
 
     name: str
     title: str

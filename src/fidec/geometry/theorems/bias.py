@@ -6,8 +6,8 @@ x_t = t a + (1 - t) z is t a with noise of scale eps = 1 - t, so p_t(x) = p(x / 
     renoised:  t s_t(t a + eps z) = s(a) + eps H z + O(eps^2),               mean over z: s(a) + O(eps^2),
     scaled:    t s_t(t a)         = s(a) + O(eps^2),
 
-with s = grad log p and H its Jacobian. The first-order error of the clean query comes from the scaling by t; evaluating
-at t a removes it. The expansions need a density that is smooth on the scale eps.
+with s = grad log p and H its Jacobian. The first-order error of the clean query comes from the scaling by t;
+evaluating at t a removes it. The expansions need a density that is smooth on the scale eps.
 """
 
 from __future__ import annotations

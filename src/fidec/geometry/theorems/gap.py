@@ -175,8 +175,8 @@ def _notes(m: dict[str, float]) -> list[str]:
         "Two hard budgets differ by the formula with the mean of the two multipliers for lambda (to "
         f"{m['two budgets against the formula at the mean multiplier']:.0e}).",
         "On one budget of M the natural direction gains sqrt(g^T M^-1 g g^T M g) / g^T g times as much as the "
-        f"gradient: at least {m['smallest ratio']:.4f}, and at most {share:.3f} of Kantorovich's bound, for every scale "
-        "of M.",
+        f"gradient: at least {m['smallest ratio']:.4f}, and at most {share:.3f} of Kantorovich's bound, for every "
+        "scale of M.",
     ]
 
 
