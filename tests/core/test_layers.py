@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import fidec
 
 ROOT = Path(fidec.__file__).parent
-# From the bottom to the top. Packages of one layer do not import each other.
-LAYERS = (
-    ("errors", "launch", "quiet", "stats"),
-    ("register", "types", "extras"),
-    ("store", "console", "rng", "nn", "tasks"),
-    ("ops", "optim", "plots"),
-    ("algos", "data"),
-    ("envs",),
-    ("train",),
-    ("make", "geometry", "audit", "report", "api"),
-    ("bench",),
-    ("__init__",),
-    ("cli",),
-    ("__main__",),
-)
+PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
+# From the bottom to the top: the second column of the table. Packages of one layer do not import each other.
+LAYERS = [re.findall(r"`(\w+)`", row.split("|")[2]) for row in re.findall(r"^\| \d+ \|.*", PAGE.read_text(), re.M)]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 
