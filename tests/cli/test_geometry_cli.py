@@ -105,4 +105,4 @@ def test_the_subcommands_are_listed_and_mistakes_get_a_hint(cli):
     code, out, _ = cli("geometry", "--help")
     assert code == 0
     assert all(name in out for name in ("run", "theorems", "calibration", "list"))
-    check_error(cli("geometry", "theorem"), "no command 'theorem'", "Did you mean `fidec geometry theorems`?")
+    check_error(cli("geometry", "theorem"), "no command 'theorem'", "did you mean theorems?")

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from fidec.algos.constraints import Model, Move
 from fidec.algos.constraints.renoised import Renoised
-
 from fidec.geometry import calibration, lab
 from fidec.geometry.exact import gaussian_kl, grid
 from fidec.geometry.landscapes import Landscape, get

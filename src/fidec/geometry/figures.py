@@ -68,7 +68,8 @@ def draw_samples(
         Line2D([], [], color=INK, linewidth=1.2, label=f"edge of the support ({OFF_SUPPORT:g} sd)"),
         Line2D([], [], color=INK, linewidth=1.0, linestyle=":", label="densest half of the data"),
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4 if columns > 2 else 2, frameon=False, fontsize=11)
+    ncols = 4 if columns > 2 else 2
+    figure.legend(handles=handles, loc="outside lower center", ncols=ncols, frameon=False, fontsize=11)
     figure.suptitle(landscape.title, color=INK, fontsize=15)
     return save_figure(figure, path)
 
