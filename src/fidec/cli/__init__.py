@@ -1,4 +1,8 @@
-"""The command line: `fidec COMMAND ...`. Each command is a module with a `main(argv)`, imported when called."""
+"""The command line: `fidec COMMAND ...`. Each command is a module with a `main(argv)`, imported when it is called.
+
+The table of commands is here and not in tyro, so that `fidec --help` takes a few hundredths of a second: tyro would
+import the options of every command, and tyro itself takes longer than that to import.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +17,17 @@ from fidec.errors import FidecError
 COMMANDS = {
     "demo": (
         "fidec.cli.demo",
-        "make data, train FiDec, compare it with its base, draw pictures: ten minutes",
+        "make data, train FiDec, compare it with its base policy, draw figures: ten minutes",
     ),
     "train": ("fidec.cli.train", "train a method on a data set, or resume a run"),
-    "eval": ("fidec.cli.evaluate", "evaluate a run's policy, next to its base policy if asked"),
+    "eval": ("fidec.cli.evaluate", "evaluate a run's policy, and its base policy if asked"),
     "audit": ("fidec.cli.audit", "measure how far a refined policy has moved from its behaviour flow"),
-    "suite": ("fidec.cli.suite", "train and compare all methods of a suite"),
+    "suite": ("fidec.cli.suite", "train and compare the methods of a suite on its tasks"),
     "data": ("fidec.cli.data", "make, get, list, show and check data sets"),
-    "geometry": ("fidec.cli.geometry", "compare trust regions where the truth is known; check the theorems"),
-    "algos": ("fidec.cli.algos", "list the methods, or the essence of one"),
-    "tasks": ("fidec.cli.tasks", "list the tasks, or what is known of one"),
-    "doctor": ("fidec.cli.doctor", "what this machine has: devices, rendering, versions, cache, disk"),
+    "geometry": ("fidec.cli.geometry", "compare trust regions on known densities; check the theorems"),
+    "algos": ("fidec.cli.algos", "list the methods, or describe one"),
+    "tasks": ("fidec.cli.tasks", "list the tasks, or describe one"),
+    "doctor": ("fidec.cli.doctor", "show devices, rendering, versions, cache and disk of this machine"),
 }
 HELP = {"-h", "--help"}
 
