@@ -22,7 +22,7 @@ _PUBLIC = {
     "fit": "fidec.api",
     "load_dataset": "fidec.data",
     "load_policy": "fidec.train.policy",
-    "make": "fidec.algos",
+    "make_algorithm": "fidec.algos:make",  # `fidec.make` is the package that makes data
     "resume": "fidec.train.run",
 }
 __all__ = [
@@ -37,12 +37,12 @@ __all__ = [
     "fit",
     "load_dataset",
     "load_policy",
-    "make",
+    "make_algorithm",
     "resume",
 ]
 
 if TYPE_CHECKING:
-    from fidec.algos import make as make
+    from fidec.algos import make as make_algorithm
     from fidec.api import evaluate as evaluate
     from fidec.api import fit as fit
     from fidec.data import OfflineDataset as OfflineDataset
@@ -59,7 +59,8 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
-        return getattr(import_module(_PUBLIC[name]), name)
+        module, _, attribute = _PUBLIC[name].partition(":")
+        return getattr(import_module(module), attribute or name)
     raise AttributeError(f"module 'fidec' has no attribute {name!r}")
 
 
