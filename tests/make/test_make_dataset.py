@@ -128,7 +128,7 @@ def test_foreign_and_changed_files_are_rejected_unless_overwritten(tmp_path):
 def test_bad_arguments(tmp_path):
     with pytest.raises(ConfigError, match="cube-single-play-v0"):
         make_dataset("antmaze-large-stitch-v0", 10, directory=tmp_path)
-    for change in ({"rows": 0}, {"workers": 0}, {"seed": -1}, {"val_fraction": 2.0}, {"rows": 1.5}):
+    for change in ({"rows": 0}, {"workers": 0}, {"seed": -1}, {"rows": 1.5}):
         with pytest.raises(ConfigError, match="must be"):
             make(tmp_path, **change)
     (tmp_path / "file").write_text("")

@@ -1,4 +1,4 @@
-"""Data that fidec can make by itself, with the scripted oracles that made OGBench's own."""
+"""Make OGBench data sets, with OGBench's environments and scripted oracles."""
 
 from fidec.make.dataset import MadeDataset, make_dataset
 from fidec.make.recipes import RECIPES, Recipe, dataset_name, find_recipe

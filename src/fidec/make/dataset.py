@@ -48,14 +48,13 @@ def make_dataset(
     directory: Path | str,
     seed: int = 0,
     workers: int = 1,
-    val_fraction: float = 0.1,
     overwrite: bool = False,
     progress: bool = True,
     expert: Path | str | None = None,
     rendering: str | None = None,
     episode_rows: int | None = None,
 ) -> MadeDataset:
-    """Make `<name>.npz` and `<name>-val.npz` with at least `rows` training rows, in whole episodes.
+    """Make `<name>.npz` with at least `rows` rows, in whole episodes, and `<name>-val.npz` with a tenth of them.
 
     `name` is a data set name or a single-task id. A data set that exists already with the same seed and settings and
     enough rows is returned at once; any other file of that name is an error unless `overwrite`. An interrupted call
@@ -76,9 +75,9 @@ def make_dataset(
                 f"rendering is exact or fast, for visual data only: not {rendering!r} for {recipe.name}"
             )
         recipe = replace(recipe, rendering=rendering)
-    _check_arguments(rows, seed, workers, val_fraction, recipe.episode_rows)
-    episodes = {"train": math.ceil(rows / recipe.episode_rows)}
-    episodes["val"] = max(1, math.floor(episodes["train"] * val_fraction + 1e-9))
+    _check_arguments(rows=(rows, 1), workers=(workers, 1), seed=(seed, 0), episode_rows=(recipe.episode_rows, 2))
+    count = math.ceil(rows / recipe.episode_rows)
+    episodes = {"train": count, "val": max(1, count // 10)}
     directory = Path(directory).expanduser()
     partial = directory / f"{recipe.name}.partial"
     if expert is not None and not recipe.expert:
@@ -118,17 +117,11 @@ def _train_expert(directory: Path, progress: bool) -> Expert:
     return train_expert(path, progress=progress)
 
 
-def _check_arguments(rows: int, seed: int, workers: int, val_fraction: float, episode_rows: int) -> None:
-    for what, value, least in (
-        ("rows", rows, 1),
-        ("workers", workers, 1),
-        ("seed", seed, 0),
-        ("episode_rows", episode_rows, 2),
-    ):
+def _check_arguments(**arguments: tuple[int, int]) -> None:
+    """Each is a value and its lower bound."""
+    for name, (value, least) in arguments.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ConfigError(f"{what} must be a whole number of at least {least}, not {value!r}")
-    if not 0 <= val_fraction <= 1:
-        raise ConfigError(f"val_fraction must be between 0 and 1, not {val_fraction!r}")
+            raise ConfigError(f"{name} must be a whole number of at least {least}, not {value!r}")
 
 
 def _paths(directory: Path, name: str) -> dict[str, Path]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from fidec.errors import ConfigError
 
-# Raised whenever a change makes other rows from the same seed, so that old and new shards never mix.
+# To be increased with every change of the rows of a seed, so that old and new shards are never mixed.
 GENERATOR_VERSION = 1
 
 

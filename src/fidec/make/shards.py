@@ -44,8 +44,8 @@ def read_shard(path: Path, recipe: Recipe) -> dict[str, np.ndarray] | None:
 def join_shards(directory: Path, split: str, episodes: int, recipe: Recipe, path: Path) -> None:
     """Concatenate the episodes of a split into one file.
 
-    Not compressed, unlike OGBench's own (which reads both): that would save a seventh of the space, read three
-    times slower, and let the bytes depend on the zlib version. NumPy gives every member of an archive the same
+    It is not compressed, unlike OGBench's own files: compression would save a seventh of the space, make reading
+    three times slower, and let the bytes depend on the version of zlib. NumPy gives every member of an archive the same
     date, so equal arrays make equal files.
     """
 

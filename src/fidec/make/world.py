@@ -12,27 +12,27 @@ from fidec.quiet import quiet
 
 SPLITS = ("train", "val")
 
-# What OGBench's environments write into the compiled model while an episode runs: locks of drawer and window
-# (damping), targets (site and geom positions) and colours. A reset does not undo these.
+# Fields of the compiled model that OGBench's environments change in an episode: locks of drawer and window (damping),
+# targets (site and geom positions) and colours. A reset does not restore them.
 _MODEL_FIELDS = ("dof_damping", "site_pos", "geom_pos", "geom_rgba", "mat_rgba")
 _SAVED_TYPES = (bool, int, float, str, tuple, np.ndarray, np.generic, type(None))
 
 
 def open_env(env_id: str, **kwargs: Any) -> Any:
-    """The bare environment (no wrappers: the caller counts the rows), compiled and reset once."""
+    """The environment without wrappers (the caller counts the rows), compiled and reset once."""
     import gymnasium
 
     require("ogbench", "ogbench", env_id)  # registers the environments
     with quiet():
         env: Any = gymnasium.make(env_id, terminate_at_goal=False, disable_env_checker=True, **kwargs).unwrapped
-        # The first reset of a manipulation environment compiles the model and solves its contacts with other
-        # gains than later resets do. After it, all resets are alike.
+        # The first reset of a manipulation environment compiles the model and solves its contacts with different
+        # gains. All later resets are equal.
         env.reset(seed=0)
     return env
 
 
 class Snapshot:
-    """The parts of an environment that a reset leaves as the previous episode left them."""
+    """The parts of an environment that a reset does not restore."""
 
     def __init__(self, env: Any):
         self._env = env
