@@ -45,8 +45,8 @@ def join_shards(directory: Path, split: str, episodes: int, recipe: Recipe, path
     """Concatenate the episodes of a split into one file.
 
     It is not compressed, unlike OGBench's own files: compression would save a seventh of the space, make reading
-    three times slower, and let the bytes depend on the version of zlib. NumPy gives every member of an archive the same
-    date, so equal arrays make equal files.
+    three times slower, and let the bytes depend on the version of zlib. NumPy gives every member of an archive the
+    same date, so equal arrays make equal files.
     """
 
     def episode(index: int) -> dict[str, np.ndarray]:
