@@ -1,4 +1,4 @@
-"""How close actions are to what the data did in similar states."""
+"""Distances from actions to the data's actions in similar states."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ import numpy as np
 from fidec.data import OfflineDataset
 
 NEIGHBOURS = 32
-POOL = 50_000  # rows among which neighbours are sought
-CHUNK = 64  # states whose distances to the pool are held at once
+POOL = 50_000  # rows among which neighbours are searched
+CHUNK = 64  # states whose distances to the pool are computed at once
 
 
 def nearest_states(dataset: OfflineDataset, rows: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """(n, m) rows of the data whose standardised observations are nearest to those of `rows`.
 
-    They come from other trajectories: the steps just before and after a state would only repeat its action. If the
-    other trajectories are too few, only the state itself is left out.
+    They come from other trajectories, because the steps just before and after a state would only repeat its action.
+    If the other trajectories have too few states, only the state itself is left out.
     """
     pool = np.arange(dataset.size)
     if dataset.size > POOL:
         pool = np.sort(generator.choice(dataset.size, POOL, replace=False))
     observed = dataset.observations[pool].astype(np.float64)
     centre, spread = observed.mean(axis=0), observed.std(axis=0)
-    weight = np.where(spread > 1e-8, 1.0 / np.maximum(spread, 1e-8), 0.0)  # a constant says nothing
+    weight = np.where(spread > 1e-8, 1.0 / np.maximum(spread, 1e-8), 0.0)  # constant components get no weight
     observed = (observed - centre) * weight
     squares = (observed**2).sum(axis=1)
     episode = np.searchsorted(dataset.episodes[:, 0], pool, side="right")
-    found = []
+    nearest = []
     for first in range(0, len(rows), CHUNK):
         chunk = rows[first : first + CHUNK]
         query = (dataset.observations[chunk].astype(np.float64) - centre) * weight
-        distance = squares - 2.0 * query @ observed.T  # and |query|^2, which orders nothing
+        distance = squares - 2.0 * query @ observed.T  # without |query|^2, which does not change the order
         own = np.searchsorted(dataset.episodes[:, 0], chunk, side="right")[:, None] == episode
         few = (~own).sum(axis=1) < NEIGHBOURS
         own[few] = pool == chunk[few, None]
         distance[own] = np.inf
         m = min(NEIGHBOURS, len(pool) - 1)
-        found.append(pool[np.argpartition(distance, m - 1, axis=1)[:, :m]])
-    return np.concatenate(found)
+        nearest.append(pool[np.argpartition(distance, m - 1, axis=1)[:, :m]])
+    return np.concatenate(nearest)
 
 
 def closest(actions: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -49,9 +49,9 @@ def closest(actions: np.ndarray, others: np.ndarray) -> np.ndarray:
 def distances(
     dataset: OfflineDataset, rows: np.ndarray, base: np.ndarray, refined: np.ndarray, seed: int
 ) -> dict[str, np.ndarray]:
-    """To the closest data action of the nearest states, of base and refined actions (n, k, d) and of the logged one.
+    """Distance to the closest data action of the nearest states, for base, refined (n, k, d) and logged actions.
 
-    All are clipped to the box first, as the policy clips them.
+    All are clipped to the bounds first, as the policy clips them.
     """
     others = dataset.actions[nearest_states(dataset, rows, np.random.default_rng([seed, 1]))]
     return {

@@ -54,16 +54,11 @@ def run(
 def compare(data: float, values: dict[str, float | None]) -> dict[str, Any]:
     """The best fixed time, and the share of its value and of its gain over the data that `auto` reaches."""
     fixed = {time: value for time, value in values.items() if time != "auto" and value is not None}
-    best = max(fixed, key=fixed.__getitem__) if fixed else None
-    auto = values["auto"]
-    known = auto is not None and best is not None
-    return {
-        "data": data,
-        "value": values,
-        "best": best,
-        "share_of_value": auto / fixed[best] if known else None,
-        "share_of_gain": (auto - data) / (fixed[best] - data) if known else None,
-    }
+    auto, best = values["auto"], max(fixed, key=fixed.__getitem__) if fixed else None
+    shares = {"share_of_value": None, "share_of_gain": None}
+    if auto is not None and best is not None:
+        shares = {"share_of_value": auto / fixed[best], "share_of_gain": (auto - data) / (fixed[best] - data)}
+    return {"data": data, "value": values, "best": best, **shares}
 
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> Path:

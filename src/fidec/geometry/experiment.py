@@ -55,7 +55,8 @@ def run(
     trainings.sort(key=lambda job: job[1] not in SLOW)  # the slow ones first, so that no process ends late
     workers = workers or len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start_worker, (os.getpid(),)) as pool:
-        for function, jobs in ((_fit, fits), (_train, trainings)):
+        stages: list[tuple[Callable[..., None], list[tuple]]] = [(_fit, fits), (_train, trainings)]
+        for function, jobs in stages:
             waiting = {pool.submit(function, *job, seeds, sizes, out): ": ".join(job) for job in jobs}
             for done in as_completed(waiting):
                 done.result()

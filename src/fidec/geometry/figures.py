@@ -101,7 +101,7 @@ def _draw_background(panel: Axes, limit: float, line, value, distance, density, 
 
 def _draw_dots(panel: Axes, landscape: Landscape, points: np.ndarray, limit: float, most: int = 1200) -> None:
     points = points[:most]
-    off = np.asarray(landscape.off_support(points))
+    off = np.asarray(landscape.off_support(jnp.asarray(points)))
     for part, colour, size in ((points[~off], BLUE, 5), (points[off], RED, 9)):
         panel.scatter(*part.T, s=size, color=colour, alpha=0.55, linewidths=0, zorder=3)
     outside = np.mean(~(np.abs(points) <= limit).all(-1))  # NaN counts as outside

@@ -114,7 +114,7 @@ def score_bias() -> Result:
     """Slopes and constants on a smooth mixture, and their range on a thin one."""
     measured: dict[str, float] = {}
     curves: dict[str, dict[str, np.ndarray]] = {}  # errors relative to the score
-    table: list[list[np.ndarray]] = []
+    table: list[np.ndarray] = []
     with jax.enable_x64(True):
         for name, density in DENSITIES.items():
             a = density.sample(jax.random.key(0), 500)
