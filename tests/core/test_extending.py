@@ -14,10 +14,10 @@ import pytest
 
 from fidec import cli
 from fidec.algos.common.base import METHODS
+from fidec.algos.constraints import CONSTRAINTS
 from fidec.data.source import SOURCES
 from fidec.envs.families import FAMILIES
 
-CONSTRAINTS = pytest.importorskip("fidec.algos.constraints").CONSTRAINTS
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCKS = [(m[1], m[3]) for m in BLOCK.finditer(PAGE.read_text(encoding="utf-8")) if "no-run" not in m[2]]
