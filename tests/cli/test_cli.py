@@ -106,7 +106,7 @@ def test_algos_shows_the_essence_of_a_method(cli, name):
     assert shown["common_logs"] == COMMON_LOGS
     assert shown["command"].endswith(f" --algo {name}")
     text = cli("algos", name)[1]
-    parts = (shown["summary"], shown["command"], shown["page"], *shown["meanings"].values(), *method.logs.values())
+    parts = (shown["summary"], shown["command"], *shown["meanings"].values(), *method.logs.values())
     words = " ".join(text.split())
     assert all(" ".join(part.split()) in words for part in (*parts, *COMMON_LOGS.values(), *shown["meanings"]))
 
@@ -130,8 +130,6 @@ def test_algos_needs_neither_docstrings_nor_logs(cli, tiny, monkeypatch):
         "learning_rate": "Step size.",
         "jitter": "Standard deviation of the noise on the parameters.",
     }
-    assert shown["page"] is None
-    assert "docs/methods" not in cli("algos", "tiny")[1]
 
     config = dataclasses.make_dataclass("Bare", [("rate", float, 0.5)], namespace={"__module__": "nowhere"})
     bare = algos.Method("bare", "nothing but a name", config, functools.partial(lambda config, spec: None))

@@ -69,7 +69,6 @@ def describe(name: str) -> dict[str, Any]:
         "online": dict(method.online),
         "offline_only": method.offline_only or None,
         "command": f"fidec train --task {TASK} --algo {name}",
-        "page": f"docs/methods/{name}.md" if module.startswith("fidec.algos.") else None,
     }
 
 
@@ -127,8 +126,6 @@ def _print(found: dict[str, Any], width: int) -> None:
     print()
     _print_prose(_online(found), width)
     print(f"\n$ {found['command']}")
-    if found["page"]:
-        print(f"\nMore: {found['page']}")
 
 
 def _online(found: dict[str, Any]) -> str:

@@ -28,7 +28,7 @@ COMMANDS = {
 @dataclass(frozen=True)
 class SuiteArgs:
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
-    """Suite (`fidec suite list` lists them), or the path of a TOML file (docs/suites.md)."""
+    """Suite (`fidec suite list` lists them), or the path of a TOML file in the layout of the built-in ones."""
     out: Path | None = None
     """Directory for runs and table; by default runs/NAME, or runs/NAME-small, and suite-NAME for suites with a size
     of their own."""
@@ -40,7 +40,7 @@ class SuiteArgs:
     """Seeds of training and evaluation; by default the suite's, which is 0 for all built-in suites."""
     scale: Literal["small"] | None = None
     """small: 100,000 rows, 3 layers of 128, 10,000 steps and as many online, 12 episodes an evaluation, for machines
-    without an accelerator (docs/suites.md). By default the published size."""
+    without an accelerator. By default the published size."""
     steps: int = 0
     """Offline updates of each method; by default the protocol's or the scale's. RLPD has none in an online suite."""
     online_steps: int = 0
