@@ -67,12 +67,12 @@ def test_data_follows_the_published_rules(tmp_path, task_id, dims, name):
     assert load_dataset(task_id, cache_dir=tmp_path).sha256 == ours.sha256  # a bare id
 
 
-def test_actions_beyond_the_bounds_are_the_ones_on_them(tmp_path):
+def test_actions_outside_the_bounds_are_clipped(tmp_path):
     d4rl_file(tmp_path / "pen-human-v1.hdf5", 45, 24, actions=np.full((60, 24), -1.7, np.float32))
     np.testing.assert_allclose(load_dataset("d4rl:pen-human-v1", cache_dir=tmp_path).actions, -1, atol=1.1e-5)
 
 
-def test_d4rls_own_directory_is_looked_into_last(tmp_path, monkeypatch):
+def test_d4rls_own_directory_is_searched_last(tmp_path, monkeypatch):
     monkeypatch.setenv("FIDEC_DATA_DIR", str(tmp_path / "ours"))
     monkeypatch.setenv("D4RL_DATASET_DIR", str(tmp_path / "theirs"))
     with pytest.raises(DataError) as caught:
@@ -109,7 +109,7 @@ def test_broken_files(tmp_path, changes, message):
         load_dataset("d4rl:antmaze-umaze-v2", cache_dir=tmp_path)
 
 
-def test_ids_that_d4rl_does_not_have_here():
+def test_unknown_d4rl_ids_are_rejected():
     with pytest.raises(ConfigError, match=r"Close ones: door-human-v1.*hdf5:PATH"):
         load_dataset("d4rl:door-humans-v1")
     with pytest.raises(ConfigError, match="has its own action bounds"):

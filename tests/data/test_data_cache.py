@@ -49,7 +49,7 @@ def test_list_shows_rows_origin_and_problems(tmp_path):
     json.dumps([first.to_json(), second.to_json()])
 
 
-def test_a_changed_file_is_noticed(tmp_path):
+def test_a_changed_file_is_rejected(tmp_path):
     path = write(tmp_path / "a.npz")
     assert verify(path) == {}
     write_sidecar(path, origin="made")
@@ -62,7 +62,7 @@ def test_a_changed_file_is_noticed(tmp_path):
         read_sidecar(path)
 
 
-def test_the_record_of_fidec_data_make_is_understood(tmp_path):
+def test_the_record_of_fidec_data_make_is_read(tmp_path):
     path = write(tmp_path / f"{NAME}.npz")
     validation = write(tmp_path / f"{NAME}-val.npz", rows=20)
     hashes = {"train": sha256_file(path), "val": sha256_file(validation)}

@@ -1,4 +1,4 @@
-"""check_dataset finds what was put wrong on purpose and stays quiet otherwise."""
+"""check_dataset reports errors that were put into good data, and nothing else."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_description_counts_are_right():
         ),
     ],
 )
-def test_oddities_are_reported(change, topic, severity, words):
+def test_unusual_data_is_reported(change, topic, severity, words):
     data = columns()
     change(data)
     report = check_dataset(dataset_from_arrays(**data))

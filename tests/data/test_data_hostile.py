@@ -1,4 +1,4 @@
-"""Broken and hostile files give a DataError that names the place; nothing is run, followed or allocated."""
+"""Broken and hostile files give a DataError that names the place. They run no code and allocate no memory."""
 
 from __future__ import annotations
 
@@ -400,7 +400,7 @@ def test_fuzzed_bytes_load_or_give_a_data_error(tmp_path, scheme):
     (write_npz if scheme == "npz" else write_hdf5)(path, good())
     data = path.read_bytes()
     rng = np.random.default_rng(2)
-    refusals = 0
+    rejections = 0
     for _ in range(150):
         broken = bytearray(data)
         for position in rng.integers(len(data), size=int(rng.integers(1, 20))):
@@ -409,5 +409,5 @@ def test_fuzzed_bytes_load_or_give_a_data_error(tmp_path, scheme):
         try:
             load_dataset(f"{scheme}:{path}")
         except DataError:
-            refusals += 1
-    assert refusals > 50
+            rejections += 1
+    assert rejections > 50

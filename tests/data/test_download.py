@@ -1,4 +1,4 @@
-"""Downloads from a local server that stalls, cuts, lies, fails and changes its mind."""
+"""Downloads from a local server that stalls, ends early, sends wrong content and fails."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_the_command_prints_the_paths(tmp_path, serve, capsys):
 
 
 @pytest.mark.parametrize("word", ["cut", "stall"])
-def test_an_interrupted_transfer_goes_on_where_it_stopped(tmp_path, serve, word):
+def test_an_interrupted_transfer_is_continued(tmp_path, serve, word):
     server = serve(script=[word])
     (path,) = fetch(server, tmp_path)
     assert path.read_bytes() == DATA
@@ -213,7 +213,7 @@ def test_an_interrupted_transfer_goes_on_where_it_stopped(tmp_path, serve, word)
     assert names(tmp_path) == [path.name, f"{path.name}.json"]
 
 
-def test_ctrl_c_leaves_a_part_that_the_next_call_goes_on_with(tmp_path, serve, monkeypatch, capsys):
+def test_ctrl_c_leaves_a_part_that_the_next_call_continues(tmp_path, serve, monkeypatch, capsys):
     server = serve()
     advance = module.Progress.advance
 
@@ -255,7 +255,7 @@ def test_a_killed_process_leaves_a_part_and_no_lock(tmp_path, serve):
     assert names(tmp_path) == [path.name, f"{path.name}.json"]
 
 
-def test_bytes_are_counted_whatever_the_library_says(tmp_path, serve, monkeypatch):
+def test_an_answer_that_ends_early_is_noticed_and_continued(tmp_path, serve, monkeypatch):
     server = serve()
     whole, calls = requests.Response.iter_content, []
 
@@ -281,7 +281,7 @@ def test_a_part_that_was_complete_is_only_checked(tmp_path, serve, monkeypatch):
     assert len(server.seen) == 1
 
 
-def test_a_file_that_changed_meanwhile_starts_anew(tmp_path, serve):
+def test_a_file_that_changed_on_the_server_is_fetched_from_its_beginning(tmp_path, serve):
     server = serve(script=["cut", "500", "500"])
     with pytest.raises(DataError, match="HTTP 500"):
         fetch(server, tmp_path)
@@ -301,14 +301,14 @@ def test_a_server_that_cannot_resume_sends_all_again(tmp_path, serve, options):
     assert server.sent == 2 * (len(DATA) // 2) + len(DATA)
 
 
-def test_a_wrong_range_is_not_glued_on(tmp_path, serve):
+def test_a_wrong_range_is_not_appended(tmp_path, serve):
     server = serve(script=["cut", "wrong range"])
     (path,) = fetch(server, tmp_path)
     assert path.read_bytes() == DATA
     assert server.seen[-1][1] is None
 
 
-def test_a_spoilt_part_gets_one_fresh_start(tmp_path, serve):
+def test_a_damaged_part_is_fetched_once_more_from_its_beginning(tmp_path, serve):
     server = serve(script=["cut", "500", "500"])
     with pytest.raises(DataError, match="HTTP 500"):
         fetch(server, tmp_path)
@@ -318,7 +318,7 @@ def test_a_spoilt_part_gets_one_fresh_start(tmp_path, serve):
     assert path.read_bytes() == DATA
 
 
-def test_passing_errors_are_retried_and_permanent_ones_are_not(tmp_path, serve):
+def test_temporary_errors_are_retried_and_permanent_ones_are_not(tmp_path, serve):
     server = serve(script=["503", "429"])
     assert fetch(server, tmp_path / "a")[0].read_bytes() == DATA
     assert len(server.seen) == 3
@@ -353,14 +353,14 @@ def test_only_progress_renews_the_attempts(tmp_path, serve):
         ("ok", archive(other=np.zeros(3)), "'observations' is missing"),
     ],
 )
-def test_what_is_not_the_data_never_gets_its_name(tmp_path, serve, word, body, said):
+def test_wrong_content_is_never_stored_as_the_data_file(tmp_path, serve, word, body, said):
     server = serve({f"{NAME}.npz": body}, script=[word])
     with pytest.raises(DataError, match=said):
         fetch(server, tmp_path)
     assert names(tmp_path) == []
 
 
-def test_the_next_mirror_is_asked(tmp_path, serve, monkeypatch):
+def test_the_next_mirror_is_used_if_one_fails(tmp_path, serve, monkeypatch):
     gone, page, slow, good = serve({}), serve(script=["html"]), serve(script=["stall"] * 9, validators=False), serve()
     urls = tuple(f"{server.url}/{NAME}.npz" for server in (gone, page, slow, good))
     monkeypatch.setattr(module, "official_files", lambda *_, **__: (OfficialFile(f"{NAME}.npz", urls),))
@@ -372,7 +372,7 @@ def test_the_next_mirror_is_asked(tmp_path, serve, monkeypatch):
     assert names(tmp_path) == [path.name, f"{path.name}.json"]
 
 
-def test_known_checksums_are_kept_to(tmp_path, serve, monkeypatch):
+def test_known_checksums_are_enforced(tmp_path, serve, monkeypatch):
     other = serve({f"{NAME}.npz": archive(60)})
     good = serve()
     urls = tuple(f"{server.url}/{NAME}.npz" for server in (other, good))
@@ -391,7 +391,7 @@ def test_known_checksums_are_kept_to(tmp_path, serve, monkeypatch):
 
 
 @pytest.mark.parametrize("right", [True, False])
-def test_a_checksum_announced_with_a_redirect_is_kept_to(tmp_path, serve, right):
+def test_a_checksum_announced_with_a_redirect_is_enforced(tmp_path, serve, right):
     """As Hugging Face does: the first answer names the SHA-256 and sends us to a store."""
     store = serve()
     announced = sha256(DATA if right else VAL).hexdigest()
@@ -407,7 +407,7 @@ def test_a_checksum_announced_with_a_redirect_is_kept_to(tmp_path, serve, right)
             fetch(hub, tmp_path)
 
 
-def test_a_file_that_was_there_is_recorded_on_first_use(tmp_path, serve):
+def test_an_existing_file_is_recorded_on_first_use(tmp_path, serve):
     server = serve()
     (tmp_path / f"{NAME}.npz").write_bytes(DATA)
     (path,) = fetch(server, tmp_path)
@@ -479,15 +479,15 @@ def test_a_full_disk_is_noticed_before_and_while_writing(tmp_path, serve, monkey
     assert server.seen[-1][1] == "bytes=5000-"
 
 
-def test_two_at_once_fetch_once(tmp_path, serve):
+def test_concurrent_calls_fetch_a_file_once(tmp_path, serve):
     server = serve(script=["stall"])
-    found, threads = [], []
+    paths, threads = [], []
     for _ in range(3):
-        threads.append(threading.Thread(target=lambda: found.extend(fetch(server, tmp_path))))
+        threads.append(threading.Thread(target=lambda: paths.extend(fetch(server, tmp_path))))
         threads[-1].start()
     for thread in threads:
         thread.join(10)
-    assert found == [tmp_path / f"{NAME}.npz"] * 3
+    assert paths == [tmp_path / f"{NAME}.npz"] * 3
     assert len(server.seen) == 2  # the stalled request and its continuation, by one of the three
     assert names(tmp_path) == [f"{NAME}.npz", f"{NAME}.npz.json"]
 
@@ -534,7 +534,7 @@ def test_ids_and_addresses(monkeypatch):
         ("cube-single-../../x-v0", "not the name"),
     ],
 )
-def test_ids_that_are_none(tmp_path, name, said):
+def test_unknown_ids_are_rejected(tmp_path, name, said):
     with pytest.raises(ConfigError, match=said):
         download(name, tmp_path)
 

@@ -1,4 +1,4 @@
-"""Offline rows and a replay buffer, joined without a copy, are the one ring that would hold them all."""
+"""Offline rows and a replay buffer, joined without a copy, behave as one ring."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def keys(count: int = 6) -> list:
 
 
 @pytest.mark.parametrize("capacity", [OFFLINE, OFFLINE + 4])
-def test_it_draws_what_the_one_ring_would_draw(capacity):
+def test_joined_sources_draw_what_one_ring_would_draw(capacity):
     """At every length, also after the ring has gone round: half of the offline rows gone, all gone, and again."""
     offline = Source(jax.tree.map(jax.numpy.asarray, rows(0, OFFLINE)))
     ring, online = replay.of(offline.rows, capacity), replay.empty(rows(0, 1), min(capacity, 60))
@@ -48,9 +48,9 @@ def test_with_one_free_slot_the_second_row_replaces_the_first_offline_one():
     for number in range(2):
         online = add(online, rows(1000 + number, 1))
     drawn = jitted(Joined(offline, online), keys()[0], 2000, Sampling(capacity=OFFLINE + 1))
-    found, counts = np.unique(np.asarray(drawn.rewards), return_counts=True)
-    assert found.tolist() == [1, 2, 3, 4, 5, 6, 1000, 1001]
-    assert counts.min() > 0.7 * 2000 / len(found)
+    values, counts = np.unique(np.asarray(drawn.rewards), return_counts=True)
+    assert values.tolist() == [1, 2, 3, 4, 5, 6, 1000, 1001]
+    assert counts.min() > 0.7 * 2000 / len(values)
 
 
 def test_a_ring_that_cannot_hold_the_data_is_rejected():
@@ -58,7 +58,7 @@ def test_a_ring_that_cannot_hold_the_data_is_rejected():
         draw(Joined(rows(0, OFFLINE), replay.empty(rows(0, 1), 3)), keys()[0], 4, Sampling(capacity=OFFLINE - 1))
 
 
-def test_a_row_is_told_its_next_action_when_the_next_step_is_taken():
+def test_follow_stores_the_next_action_of_the_row_before():
     """Two lanes, side by side; -1 is the start of an episode, and the ring may have gone round in between."""
     buffer, follow = replay.empty(rows(0, 1), 4), fast_jit(replay.follow)
 

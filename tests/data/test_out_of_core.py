@@ -53,8 +53,8 @@ def saved(path, compressed: bool = False, **columns):
     return path
 
 
-def assert_same(found, expected):
-    jax.tree.map(np.testing.assert_array_equal, found, expected)
+def assert_same(actual, expected):
+    jax.tree.map(np.testing.assert_array_equal, actual, expected)
 
 
 CASES = {
@@ -93,7 +93,7 @@ def test_a_failure_while_reading_ahead_is_not_lost(short_chunks):
     host.close()
 
 
-def test_without_a_limit_half_of_the_free_memory_decides(monkeypatch):
+def test_the_default_limit_is_half_of_the_free_memory(monkeypatch):
     dataset = dataset_from_arrays(**frame_columns())
     assert feed.free_memory() > 1e6
     for free, kind in ((2 * dataset.nbytes, DeviceFeed), (2 * dataset.nbytes - 2, HostFeed)):
@@ -104,30 +104,30 @@ def test_without_a_limit_half_of_the_free_memory_decides(monkeypatch):
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_images_are_mapped_and_equal_what_is_loaded(tmp_path, map_all, monkeypatch, compressed):
+def test_mapped_images_equal_loaded_ones(tmp_path, map_all, monkeypatch, compressed):
     path = saved(tmp_path / "frames.npz", compressed)
-    found = load_dataset(f"npz:{path}")
-    assert found.mapped
-    assert found.observations.frames is found.next_observations.frames  # one picture is stored once
+    on_disk = load_dataset(f"npz:{path}")
+    assert on_disk.mapped
+    assert on_disk.observations.frames is on_disk.next_observations.frames  # one image is stored once
     with monkeypatch.context() as patch:
         patch.setattr(mapped, "MAPPED_BYTES", 2**40)
         loaded = load_dataset(f"npz:{path}")
     assert not loaded.mapped
     for key in ("observations", "next_observations", "actions", "masks"):
-        np.testing.assert_array_equal(getattr(found, key), getattr(loaded, key))
-    assert (found.sha256, found.nbytes, found.spec) == (loaded.sha256, loaded.nbytes, loaded.spec)
+        np.testing.assert_array_equal(getattr(on_disk, key), getattr(loaded, key))
+    assert (on_disk.sha256, on_disk.nbytes, on_disk.spec) == (loaded.sha256, loaded.nbytes, loaded.spec)
     monkeypatch.setattr(mapped, "CHUNK_BYTES", 1000)  # several chunks, the last one shorter
-    del found.__dict__["sha256"]
-    assert found.sha256 == loaded.sha256
-    ours, theirs = check_dataset(found), check_dataset(loaded)
+    del on_disk.__dict__["sha256"]
+    assert on_disk.sha256 == loaded.sha256
+    ours, theirs = check_dataset(on_disk), check_dataset(loaded)
     assert ours.findings == theirs.findings
     assert {**ours.facts, "mapped": False} == theirs.facts
     assert "the images stay on the disk" in ours.to_text()
     with pytest.raises(ValueError, match="read-only"):
-        found.observations.frames[0] = 0
+        on_disk.observations.frames[0] = 0
 
 
-def test_a_mapped_set_is_never_in_memory_whole(tmp_path, monkeypatch):
+def test_a_mapped_data_set_is_never_loaded_at_once(tmp_path, monkeypatch):
     rows = 4000
     columns = {**frame_columns(rows, 100, 2), "observations": np.zeros((rows, 64, 64, 3), np.uint8)}
     path = saved(tmp_path / "large.npz", **columns)  # 49 MB, and twice that if next observations were a copy
@@ -220,9 +220,9 @@ def test_damage_in_a_mapped_member_is_found(tmp_path, map_all):
 def test_arrays_in_another_order_are_read(tmp_path, map_all):
     columns = frame_columns()
     path = saved(tmp_path / "frames.npz", **{**columns, "observations": np.asfortranarray(columns["observations"])})
-    found = read_npz(path)["observations"]
-    assert not mapped.is_mapped(found)
-    np.testing.assert_array_equal(found, columns["observations"])
+    array = read_npz(path)["observations"]
+    assert not mapped.is_mapped(array)
+    np.testing.assert_array_equal(array, columns["observations"])
 
 
 def test_an_archive_written_in_parts_is_what_numpy_writes():
@@ -249,7 +249,7 @@ def test_the_host_draws_where_jax_has_no_cpu(monkeypatch, short_chunks):
     host.close()
 
 
-def test_a_users_own_mapped_images_are_not_copied(tmp_path, map_all):
+def test_images_that_the_user_mapped_are_not_copied(tmp_path, map_all):
     columns = frame_columns()
     np.save(tmp_path / "frames.npy", columns["observations"])
     loaded = dataset_from_arrays(**columns)

@@ -48,7 +48,7 @@ def rows_of(numbers: np.ndarray) -> Batch:
 
 
 @pytest.mark.parametrize("capacity", [1, 5])
-def test_it_is_a_deque(capacity):
+def test_a_replay_buffer_is_a_deque(capacity):
     """Random sequences of additions, of fewer rows than the capacity and of more."""
     add, dice = fast_jit(replay.add), random.Random(capacity)
     for _ in range(8):
@@ -79,7 +79,7 @@ def test_a_data_set_is_overwritten_only_when_the_free_slots_are_used_up():
     assert int(buffer.filled) == rows + 1
 
 
-def test_scanned_and_vmapped_it_is_the_same():
+def test_adding_and_sampling_are_the_same_under_scan_and_vmap():
     chunks = [transitions(5 * i, 5) for i in range(4)]
     start, add = replay.empty(chunks[0], 7), fast_jit(replay.add)
     singles, buffer = [add(start, chunk) for chunk in chunks], start

@@ -31,35 +31,35 @@ def ends(rows, *at):
 
 
 def by_the_definition(data, discount):
-    found, after = np.empty(len(data)), 0.0
+    returns, after = np.empty(len(data)), 0.0
     for i in reversed(range(len(data))):
         if data.terminals[i]:
             after = float(data.rewards[i]) / (1.0 - discount)
         after = float(data.rewards[i]) + discount * float(data.masks[i]) * after
-        found[i] = after
-    return found
+        returns[i] = after
+    return returns
 
 
 def test_a_trajectory_that_ends_is_a_geometric_sum():
     masks = np.ones(7)
     masks[-1] = 0
-    found = dataset(np.full(7, -1.0), masks, ends(7)).returns(0.9)
-    np.testing.assert_allclose(found, -(1 - 0.9 ** np.arange(7, 0, -1)) / (1 - 0.9), rtol=1e-6)
+    returns = dataset(np.full(7, -1.0), masks, ends(7)).returns(0.9)
+    np.testing.assert_allclose(returns, -(1 - 0.9 ** np.arange(7, 0, -1)) / (1 - 0.9), rtol=1e-6)
 
 
-def test_a_trajectory_that_is_cut_off_goes_on_with_its_last_reward():
+def test_a_cut_trajectory_continues_with_its_last_reward():
     """A failure at -1 a step is worth the same at every row: the time limit is not a rescue."""
     np.testing.assert_allclose(dataset(np.full(7, -1.0), np.ones(7), ends(7)).returns(0.9), -10.0, rtol=1e-6)
-    found = dataset([0.0, 0.0, 2.0], np.ones(3), ends(3)).returns(0.5)
-    np.testing.assert_allclose(found, [1.0, 2.0, 4.0])
+    returns = dataset([0.0, 0.0, 2.0], np.ones(3), ends(3)).returns(0.5)
+    np.testing.assert_allclose(returns, [1.0, 2.0, 4.0])
 
 
-def test_a_mask_in_the_middle_stops_the_sum_and_the_rows_after_it_start_anew():
-    found = dataset([1.0, 2.0, 4.0, 8.0], [1, 0, 1, 0], ends(4)).returns(0.5)
-    np.testing.assert_allclose(found, [2.0, 2.0, 8.0, 8.0])
+def test_a_mask_in_the_middle_ends_the_sum():
+    returns = dataset([1.0, 2.0, 4.0, 8.0], [1, 0, 1, 0], ends(4)).returns(0.5)
+    np.testing.assert_allclose(returns, [2.0, 2.0, 8.0, 8.0])
 
 
-def test_trajectories_do_not_see_each_other():
+def test_trajectories_are_independent():
     first = dataset([1.0, 2.0], [1, 1], ends(2)).returns(0.9)
     second = dataset([-5.0, 3.0, 7.0], [1, 1, 0], ends(3)).returns(0.9)
     both = dataset([1.0, 2.0, -5.0, 3.0, 7.0], [1, 1, 1, 1, 0], ends(5, 1)).returns(0.9)

@@ -41,11 +41,11 @@ def vectors():
     return dataset_from_arrays(**random_columns())
 
 
-def assert_same(found, expected):
-    jax.tree.map(np.testing.assert_array_equal, found, expected)
+def assert_same(actual, expected):
+    jax.tree.map(np.testing.assert_array_equal, actual, expected)
 
 
-def test_vectors_are_drawn_as_ever(vectors):
+def test_vectors_are_drawn_by_randint_at_the_steps_key(vectors):
     """Bit for bit what runs drew before there were sources: rows by randint at the step's own key."""
     rows = np.asarray(jax.random.randint(KEY, (16,), 0, vectors.size))
     expected = jax.tree.map(lambda column: column[rows], vectors.batch())
@@ -56,7 +56,7 @@ def test_vectors_are_drawn_as_ever(vectors):
         assert_same(batch, expected)
 
 
-def test_returns_are_there_when_asked_for(vectors):
+def test_a_discount_adds_returns(vectors):
     batch = jitted(source_of(vectors, discount=0.9), KEY, 16)
     rows = np.asarray(jax.random.randint(KEY, (16,), 0, vectors.size))
     np.testing.assert_array_equal(batch.returns, vectors.returns(0.9)[rows])

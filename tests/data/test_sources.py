@@ -63,7 +63,7 @@ def test_ogbench_is_read_as_ogbench_reads_it(tmp_path, monkeypatch):
     assert other.sha256 != ours.sha256
 
 
-def test_ogbench_looks_into_its_own_directory_last(tmp_path, monkeypatch):
+def test_ogbenchs_own_directory_is_searched_last(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("FIDEC_DATA_DIR", str(tmp_path / "empty"))
     (tmp_path / ".ogbench" / "data").mkdir(parents=True)
@@ -121,7 +121,7 @@ def test_broken_ogbench_files(tmp_path, changes, message):
         ("minari:../../etc", "not a Minari id"),
     ],
 )
-def test_ids_that_make_no_sense(source, message):
+def test_sources_that_do_not_exist_are_rejected(source, message):
     with pytest.raises(ConfigError, match=message):
         load_dataset(source)
 

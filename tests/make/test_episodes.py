@@ -58,7 +58,7 @@ def test_maze_episodes_are_ogbenchs_with_its_search_at_every_step(maze):
     assert made["terminals"].tolist() == [False] * 99 + [True]
 
 
-def test_corridors_are_no_goals():
+def test_goals_are_never_inside_corridors():
     maze = np.array([[1, 1, 1, 1, 1], [1, 0, 0, 0, 1], [1, 0, 1, 1, 1], [1, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
     free, corners = _cells(maze)
     assert free == [(1, 1), (1, 2), (1, 3), (2, 1), (3, 1)]

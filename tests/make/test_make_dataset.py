@@ -42,7 +42,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 def wait_for(condition, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.01)
 
 
@@ -144,7 +144,7 @@ def test_names():
 
 
 def test_resume_after_sigkill_of_everything(made, tmp_path):
-    """Killed in the middle: valid shards stay, a damaged one is made anew, the result is the same."""
+    """Killed in the middle: valid shards stay, a damaged one is made again, the result is the same."""
     process = start_script(tmp_path, rows=301, episode_rows=60)
     partial = tmp_path / f"{MAZE}.partial"
     wait_for(lambda: len(list(partial.glob("train-*.npz"))) >= 2)
@@ -182,22 +182,22 @@ def test_other_settings_in_partial_are_discarded_when_overwriting(made, tmp_path
     assert contents(tmp_path) == contents(made.paths["train"].parent)
 
 
-def test_damaged_shard_is_never_believed(tmp_path):
+def test_a_damaged_shard_is_made_again(tmp_path):
     rows, path = 4, tmp_path / "train-000000.npz"
     recipe = replace(RECIPES[MAZE], episode_rows=rows)
     values = np.random.default_rng(0).random((rows, 2))
     arrays = {key: values.astype(dtype) for key, dtype in recipe.dtypes.items()}
     write_arrays(path, arrays)
-    whole, refused = path.read_bytes(), 0
+    whole, rejected = path.read_bytes(), 0
     positions = range(0, len(whole), 3)
     for position in positions:
         damaged = bytearray(whole)
         damaged[position] ^= 1
         path.write_bytes(damaged)
-        found = read_shard(path, recipe)
-        refused += found is None
-        assert found is None or all(np.array_equal(found[key], arrays[key]) for key in arrays)
-    assert refused > len(positions) / 2  # the rest is dates and the like
+        shard = read_shard(path, recipe)
+        rejected += shard is None
+        assert shard is None or all(np.array_equal(shard[key], arrays[key]) for key in arrays)
+    assert rejected > len(positions) / 2  # the other bytes are dates and other fields that do not matter
     path.write_bytes(whole)
     assert read_shard(path, recipe) is not None
     assert read_shard(path, replace(recipe, episode_rows=rows + 1)) is None
@@ -241,7 +241,7 @@ def test_ctrl_c_and_orphans(tmp_path):
     assert time.monotonic() - start < 10
     assert "Finished episodes are kept" in stderr
     assert stderr.count("Traceback") <= 1  # that of the script itself: the command line catches it
-    with locked(partial):  # nobody holds it any more
+    with locked(partial):  # no process holds it any more
         pass
 
 
