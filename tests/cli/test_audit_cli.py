@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
-from helpers.runs import random_columns
+from helpers.runs import check_error, random_columns
 
 QUICK = ("--states", 6, "--samples", 8)
 
@@ -28,14 +28,6 @@ def trained(tmp_path_factory, npz, compile_cache):
 def run(trained, tmp_path):
     """A copy, which a test may change."""
     return shutil.copytree(trained, tmp_path / "run")
-
-
-def check_error(result, code: int, *words: str) -> None:
-    assert result[0] == code, result
-    assert result[1] == ""
-    assert "Traceback" not in result[2]
-    for word in words:
-        assert word in result[2], result[2]
 
 
 def test_an_audit_writes_figure_and_numbers_and_repeats_with_its_seed(cli, run, npz, tmp_path):

@@ -19,7 +19,7 @@ from fidec.algos.common.base import COMMON_LOGS
 from fidec.cli import COMMANDS
 from fidec.cli.algos import meanings
 from fidec.cli.data import COMMANDS as DATA_COMMANDS
-from helpers.runs import TASK, fingerprint, random_columns, read_rows
+from helpers.runs import TASK, check_error, fingerprint, random_columns, read_rows
 
 TINY = ("--algo", "tiny", "--batch-size", 8, "--log-interval", 20, "--checkpoint-interval", 20, "--eval-envs", 1)
 
@@ -32,15 +32,6 @@ def run(cli, tiny, npz, compile_cache, tmp_path, tmp_path_factory):
         code, _, err = cli("train", "--data", f"npz:{npz}", *TINY, "--steps", 60, "--out", made)
         assert code == 0, err
     return Path(shutil.copytree(made, tmp_path / "run"))
-
-
-def check_error(found, code: int, *words: str) -> None:
-    """A complaint on stderr, nothing on stdout, no traceback."""
-    assert found[0] == code, found
-    assert found[1] == ""
-    assert "Traceback" not in found[2]
-    for word in words:
-        assert word in found[2], found[2]
 
 
 # --- help and lists -----------------------------------------------------------------------------------------

@@ -98,3 +98,12 @@ class Processes:
 
 def read_rows(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def check_error(result: tuple[int, str, str], code: int, *words: str) -> None:
+    """A command failed with this code: a message with these words on stderr, nothing on stdout, no traceback."""
+    assert result[0] == code, result
+    assert result[1] == ""
+    assert "Traceback" not in result[2]
+    for word in words:
+        assert word in result[2], result[2]
