@@ -1,4 +1,4 @@
-"""Intervals for evaluation results, and what a benchmark's table needs of many runs on many tasks."""
+"""Intervals for evaluation results, and statistics of many runs on many tasks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Difference(NamedTuple):
 
 
 def wilson(successes: int, n: int, confidence: float = 0.95) -> Interval:
-    """Wilson's score interval for a success rate. Without any trial it is the whole of [0, 1]."""
+    """Wilson's score interval for a success rate. Without any trial it is [0, 1]."""
     if not 0 <= successes <= n:
         raise ValueError(f"{successes} successes in {n} trials")
     if n == 0:
@@ -36,10 +36,10 @@ def wilson(successes: int, n: int, confidence: float = 0.95) -> Interval:
 def bootstrap_mean(
     values: Sequence[float] | np.ndarray, confidence: float = 0.95, *, resamples: int = 9999, seed: int = 0
 ) -> Interval:
-    """Percentile bootstrap interval of the mean, the same for the same values.
+    """Percentile bootstrap interval of the mean. The same values give the same interval.
 
-    Fewer than two values say nothing about their spread: (nan, nan). Equal values give an interval of no
-    width, which means that no spread was seen, not that there is none.
+    Fewer than two values have no spread: the result is (nan, nan). Equal values give an interval of width zero, which
+    means that no spread was observed, not that there is none.
     """
     array = np.asarray(values, np.float64)
     if array.ndim != 1 or not np.isfinite(array).all():
@@ -67,10 +67,10 @@ def paired_difference(
     resamples: int = 9999,
     seed: int = 0,
 ) -> Difference:
-    """How much better b did than a on the same episodes: mean of b - a, the interval by resampling pairs.
+    """The improvement of b over a on the same episodes: the mean of b - a, with an interval by resampling pairs.
 
-    Pairs with a NaN in either place (an episode that failed) are left out. What the two share, an easy or a
-    hard start, cancels in the difference.
+    Pairs with a NaN (a failed episode) are left out. What both share, such as an easy start, cancels in the
+    difference.
     """
     first, second = np.asarray(a, np.float64), np.asarray(b, np.float64)
     if first.shape != second.shape or first.ndim != 1:
@@ -83,7 +83,7 @@ def paired_difference(
 
 
 class Estimate(NamedTuple):
-    """A statistic with its interval; (nan, nan) where there are too few runs to have one."""
+    """A statistic with its interval, which is (nan, nan) if there are too few runs."""
 
     value: float
     low: float
@@ -96,8 +96,8 @@ Runs = Sequence[Sequence[float] | np.ndarray]  # for each task the scores of its
 def interquartile_mean(scores: Runs, confidence: float = 0.95, *, resamples: int = 2000, seed: int = 0) -> Estimate:
     """The mean of the middle half of all runs' scores, with a stratified bootstrap interval.
 
-    Seeds are drawn again within each task and tasks are kept, as Agarwal et al. (2021) do: the interval answers what
-    other seeds would have given on these tasks, not what other tasks would.
+    Seeds are resampled within each task and the tasks are fixed, as in Agarwal et al. (2021): the interval describes
+    other seeds on these tasks, not other tasks.
     """
     tasks = _tasks(scores)
 
@@ -110,10 +110,10 @@ def interquartile_mean(scores: Runs, confidence: float = 0.95, *, resamples: int
 def probability_of_improvement(
     scores: Runs, baseline: Runs, confidence: float = 0.95, *, resamples: int = 2000, seed: int = 0
 ) -> Estimate:
-    """The chance that a run does better than the baseline's run on a task drawn at random; a tie counts one half.
+    """The probability that a run is better than the baseline's run on a random task; a tie counts one half.
 
     `scores[i]` and `baseline[i]` are runs on the same task. It is the mean over the tasks of Mann and Whitney's U,
-    divided by its largest value; the interval draws the seeds of both again within each task.
+    divided by its largest value. For the interval the seeds of both are resampled within each task.
     """
     tasks, others = _tasks(scores), _tasks(baseline)
     if len(tasks) != len(others):
@@ -141,9 +141,9 @@ def _tasks(scores: Runs) -> list[np.ndarray]:
 def _stratified(
     statistic: Callable[..., np.ndarray], groups: list[np.ndarray], confidence: float, resamples: int, seed: int
 ) -> Estimate:
-    """scipy draws each sample again by itself, which is what stratified means here."""
+    """A bootstrap that resamples each group separately."""
     value = float(statistic(*groups))
-    if min(map(len, groups)) < 2:  # a single run says nothing of its spread; drawn again it would claim to have none
+    if min(map(len, groups)) < 2:  # a single run has no spread
         return Estimate(value, float("nan"), float("nan"))
     ci = stats.bootstrap(
         groups,

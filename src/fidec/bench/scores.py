@@ -17,8 +17,6 @@ from fidec.stats import Estimate, interquartile_mean, probability_of_improvement
 from fidec.store.rundir import RunDirectory
 from fidec.tasks import Reported
 
-Scores = dict[str, dict[str, dict[int, float]]]  # method's label -> task -> seed
-
 
 class Data(NamedTuple):
     """What a run was trained on."""
@@ -93,42 +91,58 @@ def summarise(jobs: Sequence[Job], runs: Sequence[Run], baseline: str) -> list[L
     """The lines of the table. Tasks and methods without a run are left out, unless there are no runs at all."""
     check_same_data(runs)
     shown = [run.job for run in runs] or jobs
-    labels = list(dict.fromkeys(job.variant.label for job in jobs if job.variant in [s.variant for s in shown]))
-    names = [task for task in dict.fromkeys(job.task for job in jobs) if task in {job.task for job in shown}]
-    scores: Scores = {label: {} for label in labels}
-    before: Scores = {label: {} for label in labels}
-    for run in runs:
-        scores[run.job.variant.label].setdefault(run.job.task, {})[run.job.seed] = run.score
-        if run.before is not None:
-            before[run.job.variant.label].setdefault(run.job.task, {})[run.job.seed] = run.before
-    variants = {job.variant.label: job for job in jobs}
-    lines = []
+    variants = {job.variant.label: job for job in jobs if job.variant in [each.variant for each in shown]}
+    scores, before = (
+        {label: _by_task(runs, label, name) for label in {*variants, baseline}} for name in ("score", "before")
+    )
+
+    def line(level: str, category: str, task: str, label: str, members: list[str]) -> Line:
+        own, earlier = (_only(each[label], members) for each in (scores, before))
+        paper = _reported(variants[label], category, [name for name in members if name in own] or members)
+        if not own:
+            return Line(level, category, task, label, paper=paper)
+        both = [name for name in own if name in scores[baseline]] if label != baseline else []
+        pairs = [[list(each[name].values()) for name in both] for each in (own, scores[baseline])]
+        means = (*_mean_and_std(own), *_mean_and_std(earlier), sum(map(len, own.values())), len(own))
+        iqm = interquartile_mean([list(each.values()) for each in own.values()])
+        better = probability_of_improvement(*pairs) if both else None
+        return Line(level, category, task, label, *means, iqm, better, paper)
+
     groups: dict[str, list[str]] = {}
-    for task in names:
-        groups.setdefault(_category(variants[labels[0]], task), []).append(task)
+    for task in dict.fromkeys(job.task for job in jobs if job.task in {each.task for each in shown}):
+        groups.setdefault(_category(next(iter(variants.values())), task), []).append(task)
+    lines = []
     for category, members in groups.items():
-        for label in labels:
-            job = variants[label]
-            for task in members:
-                paper = job.variant.reported(task, job.suite.setting)
-                lines.append(_line("task", category, task, label, [task], scores, before, baseline, paper))
-            paper = _reported(job, category, [task for task in members if task in scores[label]] or members)
-            lines.append(_line("category", category, "", label, members, scores, before, baseline, paper))
-    if len(groups) > 1:
-        for label in labels:
-            paper = _reported(variants[label], "", [task for task in names if task in scores[label]] or names)
-            lines.append(_line("all", "all", "", label, names, scores, before, baseline, paper))
-    return lines
+        for label in variants:
+            lines += [line("task", category, task, label, [task]) for task in members]
+            lines.append(line("category", category, "", label, members))
+    names = [task for members in groups.values() for task in members]
+    return lines + ([line("all", "all", "", label, names) for label in variants] if len(groups) > 1 else [])
+
+
+def _by_task(runs: Sequence[Run], label: str, name: str) -> dict[str, dict[int, float]]:
+    """A number of a variant's runs by task and seed; runs without it are left out."""
+    values: dict[str, dict[int, float]] = {}
+    for run in runs:
+        if run.job.variant.label == label and getattr(run, name) is not None:
+            values.setdefault(run.job.task, {})[run.job.seed] = getattr(run, name)
+    return values
+
+
+def _only(values: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    return {name: values[name] for name in names if name in values}
 
 
 def _category(job: Job, task: str) -> str:
-    """The paper's category of a task. The tasks of an ablation are one category."""
+    """The paper's category of a task. The tasks of an ablation are one category, and so are a user's own."""
     row = tasks.find(task, job.suite.setting)
     return row.category if row and not job.variant.paper else job.suite.name
 
 
 def _reported(job: Job, category: str, members: list[str]) -> Any:
-    """The paper's number for these tasks: the printed one for a whole category, else the mean over the tasks."""
+    """The paper's number for these tasks: the printed one for a task or a whole category, else the mean."""
+    if len(members) == 1:
+        return job.variant.reported(members[0], job.suite.setting)
     count, numbers = tasks.CATEGORIES.get(category, (0, {}))
     if job.suite.setting == "offline" and count == len(members) and job.variant.method in numbers:
         return numbers[job.variant.method]
@@ -138,41 +152,6 @@ def _reported(job: Job, category: str, members: list[str]) -> Any:
     if job.suite.setting == "online":
         return tuple(Reported(float(np.mean([pair[k].mean for pair in reported])), None) for k in (0, 1))
     return Reported(float(np.mean([each.mean for each in reported])), None)
-
-
-def _line(
-    level: str,
-    category: str,
-    task: str,
-    label: str,
-    members: list[str],
-    scores: Scores,
-    before: Scores,
-    baseline: str,
-    paper: Any,
-) -> Line:
-    own, earlier = ({name: runs[label][name] for name in members if name in runs[label]} for runs in (scores, before))
-    if not own:
-        return Line(level, category, task, label, paper=paper)
-    other = scores.get(baseline, {})
-    both = [name for name in own if name in other] if label != baseline else []
-    return Line(
-        level,
-        category,
-        task,
-        label,
-        *_mean_and_std(own),
-        *_mean_and_std(earlier),
-        runs=sum(map(len, own.values())),
-        tasks=len(own),
-        iqm=interquartile_mean([list(runs.values()) for runs in own.values()]),
-        better=probability_of_improvement(
-            [list(own[name].values()) for name in both], [list(other[name].values()) for name in both]
-        )
-        if both
-        else None,
-        paper=paper,
-    )
 
 
 def _mean_and_std(runs: dict[str, dict[int, float]]) -> tuple[float | None, float | None]:
@@ -187,15 +166,12 @@ def _mean_and_std(runs: dict[str, dict[int, float]]) -> tuple[float | None, floa
 
 def to_row(line: Line) -> dict[str, Any]:
     """A line as one flat row for CSV and JSON. Unknown values are None."""
-    before, after = (
-        line.paper if isinstance(line.paper, tuple) and not isinstance(line.paper, Reported) else (None,) * 2
-    )
-    offline = line.paper if isinstance(line.paper, Reported) else after
-    row = {name: getattr(line, name) for name in ("level", "category", "task", "method", "mean", "std")}
-    row |= {name: getattr(line, name) for name in ("before", "before_std", "runs", "tasks")}
+    names = ("level", "category", "task", "method", "mean", "std", "before", "before_std", "runs", "tasks")
+    row = {name: getattr(line, name) for name in names}
     for name, estimate in (("iqm", line.iqm), ("better", line.better)):
-        for part in ("value", "low", "high"):
-            value = getattr(estimate, part) if estimate else math.nan
-            row[name if part == "value" else f"{name}_{part}"] = value if math.isfinite(value) else None
-    row |= {"paper": offline.mean if offline else None, "paper_std": offline.std if offline else None}
+        parts = estimate if estimate else (math.nan,) * 3
+        values = [value if math.isfinite(value) else None for value in parts]
+        row |= dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
+    before, after = (None, line.paper) if line.paper is None or isinstance(line.paper, Reported) else line.paper
+    row |= {"paper": after.mean if after else None, "paper_std": after.std if after else None}
     return row | {"paper_before": before.mean if before else None}

@@ -128,6 +128,10 @@ def _notes(runs: Sequence[Run]) -> list[str]:
     return [f"{note()}."]
 
 
+def _in_benchmark(runs: Sequence[Run]) -> bool:
+    return any(run.job.suite_task.id is not None for run in runs)
+
+
 def _has_reported(runs: Sequence[Run]) -> bool:
     return any(run.job.variant.reported(run.job.task, run.job.suite.setting) for run in runs)
 
@@ -153,12 +157,15 @@ def _score_rule(runs: Sequence[Run]) -> str:
         )
     counts = sorted({len(plan.averaged) for plan in plans})
     averaged = " or ".join("the last evaluation" if n == 1 else f"the last {n} evaluations" for n in counts)
-    return f"Score: mean of {averaged} of {episodes} episodes, in percent."
+    unit = "in percent" if _in_benchmark(runs) else "success in percent, or the return where there is no success"
+    return f"Score: mean of {averaged} of {episodes} episodes, {unit}."
 
 
 def _protocol(runs: Sequence[Run], scale: Scale | None) -> str:
-    """Whether the runs follow the published protocol."""
+    """Whether the runs follow the published protocol. A user's own tasks have none."""
     plans = [run.job.plan for run in runs]
+    if scale is not None and not _in_benchmark(runs):
+        return f"Size: {scale.summary}."
     if scale is not None:
         own = all(plan == scale.plan() for plan in plans)
         how = f"Reduced scale ({scale.summary if own else scale.summary.replace(f'{scale.steps:,} steps', 'steps')})"

@@ -21,15 +21,15 @@ STUBBED = ("flax", "gymnasium", "jax", "jaxlib", "jaxtyping", "matplotlib", "opt
 class _AnythingType(type):
     """Accepts what a module does with a class, function or constant while it is imported."""
 
-    def __getattr__(cls, name: str) -> Any:
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return cls
+        return self
 
-    def _itself(cls, *_: Any, **__: Any) -> Any:
-        return cls
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        return self
 
-    __call__ = __getitem__ = __or__ = __ror__ = __add__ = __radd__ = __mul__ = __rmul__ = __neg__ = _itself
+    __getitem__ = __or__ = __ror__ = __add__ = __radd__ = __mul__ = __rmul__ = __neg__ = __call__
 
 
 class _Anything(metaclass=_AnythingType): ...

@@ -1,4 +1,4 @@
-"""What the commands share: parsing by dataclass, tables and JSON on stdout."""
+"""Shared by the commands: parsing into dataclasses, tables and JSON on stdout."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Plain aligned columns: readable on any terminal, and by `awk`."""
+    """Aligned columns, readable on any terminal and by `awk`."""
     table = [[str(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[i]) for row in table) for i in range(len(header))]
     for row in table:

@@ -1,4 +1,4 @@
-"""Curves of a run, read from its directory."""
+"""The figure of one run, read from its directory."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from fidec.store.rundir import RunDirectory
 def draw_curves(run: str | Path, path: str | Path, comparison: dict[str, Any] | None = None) -> Path:
     """Write a PNG with four panels: success, the trust region, values and losses.
 
-    Of a run that went on online each marks the hand-over, and the first also shows the episodes that it explored by.
-    `comparison` is what `fidec eval --base --json` prints: it adds base and refined success, with their
-    intervals, at the last step.
+    In a run with an online phase each panel marks its beginning, and the first also shows the exploration episodes.
+    `comparison` is the output of `fidec eval --base --json`: it adds the success of the base and the refined policy,
+    with their intervals, at the last step.
     """
     directory = RunDirectory.open(run, read_only=True)
     train, evaluations = directory.read_jsonl("train"), directory.read_jsonl("eval")
@@ -28,7 +28,7 @@ def draw_curves(run: str | Path, path: str | Path, comparison: dict[str, Any] | 
     figure = new_figure(11, 7)
     panels = figure.subplots(2, 2)
     steps = np.array([row["step"] for row in train]) / 1000
-    marker = "." if len(train) < 5 else ""  # a line through one point is nothing
+    marker = "." if len(train) < 5 else ""  # a line with few points needs markers
 
     def series(name: str, group: str = "training") -> np.ndarray:
         return np.array([row.get(f"{group}/{name}", np.nan) for row in train], float)
@@ -52,7 +52,7 @@ def draw_curves(run: str | Path, path: str | Path, comparison: dict[str, Any] | 
         panel.set(xlabel="thousand steps" if online else "thousand updates", xlim=(0, 1.04 * steps[-1]))
         if online and config["steps"]:
             mark_hand_over(panel, config["steps"] / 1000)
-            panel.set_title(panel.get_title(), pad=16)  # above the words
+            panel.set_title(panel.get_title(), pad=16)  # above the names of the phases
         style_axes(panel)
     figure.suptitle(f"{config['algo']} ({config['preset']}) on {config['task'] or config['data']}", color=INK)
     return save_figure(figure, path)
@@ -60,13 +60,13 @@ def draw_curves(run: str | Path, path: str | Path, comparison: dict[str, Any] | 
 
 def _draw_success(panel: Axes, evaluations: list[dict], comparison: dict[str, Any] | None) -> None:
     panel.set(title="Success, with 95 % intervals", ylim=(-0.03, 1.03), ylabel="success rate")
-    found = [row for row in evaluations if row.get("evaluation/success") is not None]
-    if found:
-        steps = np.array([row["step"] for row in found]) / 1000
+    known = [row for row in evaluations if row.get("evaluation/success") is not None]
+    if known:
+        steps = np.array([row["step"] for row in known]) / 1000
         mean, low, high = (
-            np.array([row[f"evaluation/success{end}"] for row in found], float) for end in ("", "_low", "_high")
+            np.array([row[f"evaluation/success{end}"] for row in known], float) for end in ("", "_low", "_high")
         )
-        count = found[-1]["evaluation/n"]
+        count = known[-1]["evaluation/n"]
         panel.errorbar(
             steps,
             mean,
@@ -95,7 +95,7 @@ def _draw_success(panel: Axes, evaluations: list[dict], comparison: dict[str, An
 
 
 def _draw_exploration(panel: Axes, steps: np.ndarray, success: np.ndarray, returns: np.ndarray) -> None:
-    """How the episodes ended that the online phase learnt from: success, or the return on an axis of its own."""
+    """Success of the exploration episodes, or their return on a second axis if there is no success."""
     if np.isfinite(success).any():
         panel.plot(*_known(steps, success), color=GREEN, linewidth=1, marker=".", label="exploring")
     elif np.isfinite(returns).any():
@@ -107,7 +107,7 @@ def _draw_exploration(panel: Axes, steps: np.ndarray, success: np.ndarray, retur
 
 
 def _known(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Without the intervals in which no episode ended, so that the line goes on."""
+    """Without the intervals in which no episode ended, so that the line is not interrupted."""
     known = np.isfinite(values)
     return steps[known], values[known]
 
@@ -120,7 +120,7 @@ def _draw_legend(panel: Axes) -> None:
 
 
 def mark_hand_over(panel: Axes, place: float) -> None:
-    """A line where the offline phase ends and the online phase begins, with their names at its sides."""
+    """A line where the offline phase ends and the online phase begins, with the names of the phases."""
     panel.axvline(place, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
     for word, side, shift in (("offline", "right", -4), ("online", "left", 4)):
         panel.annotate(

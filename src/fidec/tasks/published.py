@@ -110,7 +110,7 @@ class Family:
             options["q_aggregate"] = Published("min" if self.category == "D4RL adroit" else "mean", FQL_PAPER)
         options |= {name: Published(value, PAPER) for name, value in self.row.options(method).items()}
         options |= self.extra.get(method, {})
-        return options | (self.online.get(method, {}) if setting == "online" else {})
+        return {**options, **(self.online.get(method, {}) if setting == "online" else {})}
 
     def _budget(self, method: str, preset: str) -> Published:
         if preset == "released":
