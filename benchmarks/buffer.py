@@ -1,4 +1,4 @@
-"""What the rows of the online phase cost: adding, drawing, saving. Run by `python -m benchmarks.online`."""
+"""The cost of adding, drawing and saving rows of the online phase. Run by `python -m benchmarks.online`."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Measure:
-    """How each figure is taken."""
+    """How each figure is measured."""
 
     repeats: int
     seconds: float
     offline: int = 100_000
     """Offline rows of the loop."""
     capacity: int = 200_000
-    """Rows that its ring holds."""
+    """Capacity of its buffer."""
 
     def __call__(self, runs: dict[str, Callable[[int], None]]) -> dict[str, np.ndarray]:
         return in_turn(runs, self.repeats, self.seconds)

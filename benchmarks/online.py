@@ -1,7 +1,7 @@
-"""What the online phase costs: `python -m benchmarks.online [--task ID] [--method ...] [--seconds S] [--json FILE]`.
+"""The cost of the online phase: `python -m benchmarks.online [--task ID] [--method ...] [--seconds S] [--json FILE]`.
 
-Everything is measured inside one run, interleaved and repeated, because machines are noisy: read the ratios. The
-loop is the one that trains (`fidec.train.online`), with environments in processes of their own; the offline rows are
+All measurements are made in one process, interleaved and repeated, because machines are noisy. Compare ratios. The
+loop is the one that trains (`fidec.train.online`), with environments in their own processes. The offline rows are
 random, so no data is needed.
 """
 
@@ -55,9 +55,9 @@ class BenchmarkArgs:
     """Measure the online phase against its parts: environment, update, acting, buffer, checkpoint."""
 
     task: str = "pointmaze-medium-navigate-singletask-task1-v0"
-    """Task whose environment is stepped; of vectors, not of images."""
+    """Task whose environment is stepped. It must have vector observations."""
     method: tuple[str, ...] = ("fql", "fidec")
-    """Methods of the first table. The overlap is measured with the first of them."""
+    """Methods of the first table. Overlap is measured with the first one."""
     repeats: int = 7
     """Interleaved repetitions."""
     seconds: float = 0.25
@@ -71,24 +71,24 @@ class BenchmarkArgs:
 
 @contextmanager
 def environments(make_env: Callable[[], gymnasium.Env], count: int) -> Iterator[tuple[Lanes, Spec]]:
-    """Environments at the start of their episodes, and what they look like."""
+    """Environments at the start of their episodes, and their specification."""
     with Lanes(make_env, count) as lanes:
         spec = Spec(lanes.observation_shape, lanes.action_dim)
         if spec.images:
-            raise ConfigError("this benchmark measures tasks of vectors, not of images")
+            raise ConfigError("this benchmark needs a task with vector observations, not images")
         lanes.begin(0)
         yield lanes, spec
 
 
 class Loop:
-    """The online phase of a run. Its store keeps the rows in memory: nothing is saved."""
+    """The online phase of a run. Nothing is saved: the store keeps the rows in memory."""
 
     def __init__(self, measure: Measure, method: str, size: Size, lanes: Lanes, spec: Spec, **changes: Any):
         algorithm = algos.make(method, spec, hidden=size.hidden)
         # The offline rows and the online ones have the same columns.
         offline = Source(random_batch(spec, measure.offline)._replace(returns=None))
         self.online = Online(
-            settings_of(method, capacity=measure.capacity, **changes),
+            options_of(method, capacity=measure.capacity, **changes),
             algorithm,
             spec,
             offline,
@@ -115,15 +115,15 @@ class Loop:
             raise self.online.failure
 
 
-def settings_of(method: str, **changes: Any) -> OnlineConfig:
-    settings = OnlineConfig(**{"sampling": "uniform", "collect": "step", **algos.get(method).online, **changes})
-    if settings.collect == "episode" or algos.get(method).needs_returns:
-        raise ConfigError(f"{method} collects whole episodes, of which there is no cost of one step: take another")
-    return settings
+def options_of(method: str, **changes: Any) -> OnlineConfig:
+    options = OnlineConfig(**{"sampling": "uniform", "collect": "step", **algos.get(method).online, **changes})
+    if options.collect == "episode" or algos.get(method).needs_returns:
+        raise ConfigError(f"{method} collects whole episodes, so one step has no cost of its own: choose another method")
+    return options
 
 
 def overhead(measure: Measure, method: str, size: Size, lanes: Lanes, spec: Spec) -> Row:
-    """One step of the loop against environment, update and acting, each by itself."""
+    """One step of the loop against environment step, update and action, each measured alone."""
     whole = Loop(measure, method, size, lanes, spec)
     update = Update(algos.make(method, spec, hidden=size.hidden), spec, size.batch_size)
     policy = jax.tree.map(jnp.copy, update.algorithm.policy(update.state))  # the update reuses its state's memory
@@ -152,7 +152,7 @@ def overhead(measure: Measure, method: str, size: Size, lanes: Lanes, spec: Spec
 def overlaps(
     measure: Measure, method: str, size: Size, make_env: Callable[[], gymnasium.Env], counts: tuple[int, ...]
 ) -> list[Row]:
-    """Environment steps a second with several environments, and with updates while they step; ratios to the first."""
+    """Environment steps per second with several environments, and with overlap; ratios to the first."""
     loops: dict[tuple[int, bool], Loop] = {}
     with ExitStack() as stack:
         for count in counts:
@@ -179,15 +179,15 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     args = parse(BenchmarkArgs, sys.argv[1:] if argv is None else argv, "python -m benchmarks.online")
     measure, make_env = Measure(args.repeats, args.seconds), partial(make, args.task)
     for method in args.method:
-        settings_of(method)  # what cannot be measured is refused at once
-    _say(f"starting {args.task}")
+        options_of(method)  # raises before the first measurement
+    _print_line(f"starting {args.task}")
     with environments(make_env, 1) as (lanes, spec):
         rows = []
         for size in (SMALL, PUBLISHED):
             for method in args.method:
-                _say(f"the loop against its parts: {method}, {size.name} networks")
+                _print_line(f"the loop and its parts: {method}, {size.name} networks")
                 rows.append(overhead(measure, method, size, lanes, spec))
-    _say("the buffer")
+    _print_line("the buffer")
     found: dict[str, Any] = {
         "task": args.task,
         "backend": jax.default_backend(),
@@ -196,9 +196,9 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         "buffer": buffers(measure, spec, (1_000, 100_000, 1_000_000), SMALL.batch_size),
         "joined": joined(measure, spec, 1_000_000, SMALL.batch_size),
     }
-    _say("overlap and several environments")
+    _print_line("overlap and several environments")
     found["overlap"] = overlaps(measure, args.method[0], SMALL, make_env, (1, 2, 4))
-    _say("the checkpoint")
+    _print_line("the checkpoint")
     found["checkpoint"] = checkpoint(measure, spec, 100_000, 10_000)
     _print(found)
     if args.json is not None:
@@ -206,7 +206,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     return found
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
@@ -217,7 +217,7 @@ def _shown(row: Row, name: str, form: str = ".2f") -> str:
 
 def _print(found: dict[str, Any]) -> None:
     print(f"{found['task']}, {found['backend']}; medians (quartiles) of {found['repeats']} repeats\n")
-    print("one step of the loop, and its parts by themselves, ms")
+    print("one step of the loop, and its parts alone, ms")
     print_table(
         ("method", "hidden", "batch", "step", "environment", "update", "act", "overhead"),
         [

@@ -79,4 +79,4 @@ def test_the_checkpoint_writes_what_is_new(measure):
 
 def test_what_cannot_be_measured_is_refused():
     with pytest.raises(ConfigError, match="calql collects whole episodes"):
-        online.settings_of("calql")
+        online.options_of("calql")

@@ -197,12 +197,12 @@ WRONG = {
     "fraction": (["--online.fraction", 1.5], "online.fraction must lie strictly between 0 and 1"),
     "sampling": (["--online.sampling", "half"], "--online.sampling"),
     "collect": (["--algo", "calql", "--online.collect", "step"], "online.collect must be episode"),
-    "envs": (["--online.collect", "episode", "--online.envs", 2], "takes one environment"),
+    "envs": (["--online.collect", "episode", "--online.envs", 2], "needs one environment"),
     "flow": (["--algo", "rebrac", "--online.freeze-flow"], "no behaviour flow that can be frozen"),
     "negative": (["--online-steps", -1], "online_steps must be at least 0"),
     "no word": (["--online.updates", "often"], "--online.updates"),
     "zero": (["--offline-steps", 0, "--online-steps", 0], "steps must be at least 1"),
-    "buffer": (["--buffer", "SAME"], "leave --buffer out"),
+    "buffer": (["--buffer", "SAME"], "omit --buffer"),
 }
 
 

@@ -1,8 +1,8 @@
-"""How methods explore: the noise against its closed form, and what every exploration promises."""
+"""Exploration of the methods: the noise against its closed form, and properties of every exploration."""
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 from math import erf, exp, pi, sqrt
 from typing import Any
 
@@ -14,12 +14,12 @@ import pytest
 from fidec import algos
 from fidec.algos.common import base
 from fidec.types import Spec
+from helpers.algorithms import fast_jit
 
 SPEC = Spec((3,), 2)
 ROWS = 20_000
-OWN_NOISE = ("calql", "iql", "rebrac", "rlpd")  # the others explore as they act
+OWN_NOISE = ("calql", "iql", "rebrac", "rlpd")
 ONLINE = sorted(name for name in base.METHODS.builtin() if not algos.get(name).offline_only)
-fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 def normal_cdf(z):
@@ -40,7 +40,7 @@ def exploration(name, **fields) -> Any:
 
 @cache
 def some_state(name):
-    """Any parameters will do: those of an initialisation would have to be compiled."""
+    """Random parameters, because an initialisation would have to be compiled."""
     rng = np.random.default_rng(0)
     shapes = jax.eval_shape(algorithm(name).init, jax.random.key(0))
     return jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(leaf.dtype), shapes)
@@ -79,10 +79,7 @@ def assert_distribution(samples, cdf):
     assert distance < 2.3 / sqrt(len(ordered))
 
 
-# ---- The noise of those that have some of their own
-
-
-def test_iql_explores_by_a_gaussian_around_its_mean():
+def test_iql_explores_with_a_gaussian_around_its_mean():
     actions, _ = explored("iql", [0.1, -0.2], exploration_noise=0.1)  # seven deviations from the box: nothing clipped
     for column, mean in zip(actions.T, (0.1, -0.2), strict=True):
         assert_distribution(column, lambda x: normal_cdf((x - mean) / 0.1))  # noqa: B023
@@ -107,10 +104,10 @@ def test_rebracs_noise_is_clipped():
     variance = 0.2**2 * (inside - 2 * c * exp(-c * c / 2) / sqrt(2 * pi) + c * c * (1 - inside))
     np.testing.assert_allclose(noise.var(axis=0), variance, rtol=0.05)
     assert np.mean(np.abs(noise) > 0.5 - 1e-6) == pytest.approx(1 - inside, abs=0.002)
-    np.testing.assert_allclose(acted("rebrac", state)[0], mean, rtol=1e-6)  # it is judged without noise
+    np.testing.assert_allclose(acted("rebrac", state)[0], mean, rtol=1e-6)  # evaluations have no noise
 
 
-def test_rebrac_explores_inside_the_box_and_by_options_of_its_own():
+def test_rebrac_explores_inside_the_box_and_with_its_own_options():
     actions, _ = explored("rebrac", [0.0, 3.0], exploration_noise=1.0, exploration_noise_limit=0.7, noise=0.0)
     assert actions.max() == 1.0
     assert np.abs(actions[:, 0]).max() == pytest.approx(0.7, abs=1e-6)
@@ -118,7 +115,7 @@ def test_rebrac_explores_inside_the_box_and_by_options_of_its_own():
 
 
 @pytest.mark.parametrize(("name", "offset"), [("rlpd", 0.0), ("calql", -1.0)])  # Cal-QL's log std begins at -1
-def test_tanh_gaussians_explore_by_a_sample_and_act_by_the_mean(name, offset):
+def test_tanh_gaussians_explore_with_a_sample_and_act_with_the_mean(name, offset):
     means, log_stds = np.array([0.5, -1.0]), np.array([-0.7, 0.3])
     actions, state = explored(name, [*means, *log_stds])
     for column, mean, std in zip(actions.T, means, np.exp(log_stds + offset), strict=True):
@@ -136,11 +133,8 @@ def test_without_noise_it_explores_as_it_acts(name, fields):
     np.testing.assert_array_equal(explored, acted(name, state))
 
 
-# ---- What every exploration promises; that it is random and in the box for every method is in tests/contract
-
-
 @pytest.mark.parametrize("name", OWN_NOISE)
-def test_a_lane_does_not_know_its_company(name):
+def test_a_lane_does_not_depend_on_the_others(name):
     """vmap over (observation, key), as environments are run, against single ones; the policy against the state."""
     made, state = algorithm(name), some_state(name)
     observations = np.random.default_rng(0).normal(size=(3, 3)).astype(np.float32)
@@ -153,25 +147,10 @@ def test_a_lane_does_not_know_its_company(name):
 
 
 @pytest.mark.parametrize("name", ONLINE)
-def test_every_exploration_takes_single_observations_side_by_side(name):
-    """Traced only: acting by batches is run for every method in tests/contract."""
+def test_every_exploration_can_be_mapped_over_observations(name):
+    """Traced only. tests/algos runs the actions of every method."""
     made = algorithm(name)
     explore = jax.vmap(exploration(name), in_axes=(None, 0, 0))
     keys = jax.random.split(jax.random.key(0), 4)
     policy = jax.eval_shape(lambda key: made.policy(made.init(key)), keys[0])
     assert jax.eval_shape(explore, policy, jnp.ones((4, 3)), keys) == jax.ShapeDtypeStruct((4, 2), jnp.float32)
-
-
-def test_the_settings_that_methods_have_of_their_own():
-    from fidec.train.config import OnlineConfig
-
-    own = {name: algos.get(name) for name in base.METHODS.builtin()}
-    assert {name: dict(method.online) for name, method in own.items() if method.online} == {
-        "calql": {"sampling": "balanced", "collect": "episode"},
-        "rlpd": {"sampling": "balanced"},
-    }
-    assert set(own) - set(ONLINE) == {"bc", "srpo"}
-    assert {name for name in own if algorithm(name).explore is not None} == set(OWN_NOISE)
-    for method in own.values():
-        OnlineConfig(**method.online)  # takes them
-        assert not method.offline_only.endswith(".")  # a clause, not a sentence

@@ -1,4 +1,4 @@
-"""The compiled loop: what it computes does not depend on how it is cut into dispatches."""
+"""The compiled loop: its results do not depend on how it is divided into dispatches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(steps, carry, chunk, *borders):
     return carry
 
 
-class Setting:
+class Loop:
     """A method with data on the device, and its compiled loop."""
 
     def __init__(self, name: str, columns=None, **options):
@@ -53,12 +53,20 @@ class Setting:
 
 @pytest.fixture(scope="module")
 def fidec(compile_cache):
-    return Setting("fidec", hidden=(16, 16), flow_steps=2)
+    return Loop("fidec", hidden=(16, 16), flow_steps=2)
+
+
+@pytest.fixture(scope="module")
+def made():
+    return {}
 
 
 @pytest.fixture
-def linear(tiny, compile_cache):
-    return Setting("tiny")
+def linear(tiny, compile_cache, made):
+    """The tiny method, compiled once."""
+    if "tiny" not in made:
+        made["tiny"] = Loop("tiny")
+    return made["tiny"]
 
 
 def test_dispatches_of_any_length_give_the_same_bits(fidec):
@@ -66,18 +74,18 @@ def test_dispatches_of_any_length_give_the_same_bits(fidec):
     parts = run(fidec.steps, fidec.start(), fidec.chunk, 1, 8, 8, 13, 22, STEPS)
     assert bits(whole) == bits(parts)
     assert int(whole.state.step) == STEPS
-    assert fidec.steps._cache_size() == 1  # first and last are arguments: no length compiles anew
+    assert fidec.steps._cache_size() == 1  # first and last are arguments, so no length is compiled again
 
 
-def compare_with_single_updates(setting, count: int) -> None:
+def compare_with_single_updates(case, count: int) -> None:
     """The same updates as separate calls. XLA may fuse them differently, so equality is up to rounding."""
-    carry = run(setting.steps, setting.start(), setting.chunk, count)
-    state, sums = setting.start().state, dict.fromkeys(carry.sums, 0.0)
-    update = jax.jit(setting.algorithm.update)
-    size = setting.data.rewards.shape[0]
+    carry = run(case.steps, case.start(), case.chunk, count)
+    state, sums = case.start().state, dict.fromkeys(carry.sums, 0.0)
+    update = jax.jit(case.algorithm.update)
+    size = case.data.rewards.shape[0]
     for step in range(count):
         rows = jax.random.randint(rng.at(rng.stream(SEED, "batch"), step), (BATCH,), 0, size)
-        batch = jax.tree.map(lambda array, rows=rows: array[rows], setting.data)
+        batch = jax.tree.map(lambda array, rows=rows: array[rows], case.data)
         state, metrics = update(state, batch, rng.at(rng.stream(SEED, "update"), step))
         sums = {name: sums[name] + float(metrics[name]) for name in sums}
     expected = jax.tree_util.tree_leaves_with_path(state)
@@ -96,8 +104,7 @@ def test_the_loop_is_a_loop_of_fidec_updates(fidec):
     compare_with_single_updates(fidec, 6)
 
 
-def test_another_seed_or_an_update_left_out_shows(linear):
-    """The comparisons above could tell: the bits depend on every step and on the seed."""
+def test_the_bits_depend_on_every_step_and_on_the_seed(linear):
     whole = run(linear.steps, linear.start(), linear.chunk, STEPS)
     skipped = linear.steps(linear.start(), linear.chunk, np.int32(1), np.int32(STEPS))
     rows, _ = DeviceFeed(linear.data, SEED + 1, BATCH, PLAIN).at(0)
@@ -126,13 +133,13 @@ def test_means_are_over_the_steps_since_they_were_taken(linear):
 
 
 def test_no_weak_types_and_a_template_that_fits(fidec, linear):
-    for setting in (fidec, linear):
-        start = setting.start()
+    for case in (fidec, linear):
+        start = case.start()
         assert not any(leaf.weak_type for leaf in jax.tree.leaves(start))
         shapes = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(start)]
-        template = loop.template(setting.algorithm, SEED, setting.batch)
+        template = loop.template(case.algorithm, SEED, case.batch)
         assert shapes == [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(template)]
-        after = run(setting.steps, start, setting.chunk, 1)
+        after = run(case.steps, start, case.chunk, 1)
         assert shapes == [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(after)]
         assert not any(leaf.weak_type for leaf in jax.tree.leaves(after))
 
@@ -149,12 +156,12 @@ def first_step_with(row: int, size: int) -> int:
 def test_the_first_non_finite_term_and_its_step_are_named(linear):
     columns = random_columns()
     columns["rewards"][17] = 2e6  # finite, but the tiny method divides by zero there
-    setting = Setting("tiny", columns)
-    size = setting.data.rewards.shape[0]
-    row = int(np.flatnonzero(np.asarray(setting.data.rewards) == np.float32(2e6))[0])
+    case = Loop("tiny", columns)
+    size = case.data.rewards.shape[0]
+    row = int(np.flatnonzero(np.asarray(case.data.rewards) == np.float32(2e6))[0])
     step = first_step_with(row, size)
-    loop.check_finite(run(setting.steps, setting.start(), setting.chunk, step) if step else setting.start())
-    carry = run(setting.steps, setting.start(), setting.chunk, step + 30)
+    loop.check_finite(run(case.steps, case.start(), case.chunk, step) if step else case.start())
+    carry = run(case.steps, case.start(), case.chunk, step + 30)
     with pytest.raises(NonFiniteError, match=rf"not finite at step {step}: term\. .*fidec data check"):
         loop.check_finite(carry)
 
@@ -198,7 +205,7 @@ def test_steps_taken_one_by_one_are_the_loop(linear):
     assert loop.step_by_step(Spec((8, 8, 3), 2, "uint8")) == (jax.default_backend() == "cpu")
 
 
-def test_a_second_interrupt_is_not_caught():
+def test_a_second_interrupt_raises():
     with loop.catch_signals() as signals:
         signal.raise_signal(signal.SIGINT)
         assert signals.received == signal.SIGINT

@@ -1,4 +1,4 @@
-"""The online phase's settings: the published protocol where nothing is said, and what a file keeps of them."""
+"""The configuration of the online phase: its defaults are the published protocol."""
 
 from __future__ import annotations
 
@@ -21,22 +21,14 @@ def online(algo: str, task: str = TASK, **fields) -> RunConfig:
 
 @pytest.mark.parametrize("algo", ONLINE_METHODS)
 def test_the_published_protocol_is_the_default(algo):
-    found = online(algo)
-    assert found.steps == (0 if algo == "rlpd" else 1_000_000)
-    assert found.online.sampling == ("balanced" if algo in ("rlpd", "calql") else "uniform")
-    assert found.online.collect == ("episode" if algo == "calql" else "step")
-    others = dataclasses.replace(found.online, sampling=None, collect=None, reward_shift=None)
-    assert others == OnlineConfig()
-    assert (others.updates, others.envs, others.overlap, others.random_steps, others.freeze_flow) == (
-        1,
-        1,
-        False,
-        0,
-        False,
-    )
+    config = online(algo)
+    assert config.steps == (0 if algo == "rlpd" else 1_000_000)
+    assert config.online.sampling == ("balanced" if algo in ("rlpd", "calql") else "uniform")
+    assert config.online.collect == ("episode" if algo == "calql" else "step")
+    assert dataclasses.replace(config.online, sampling=None, collect=None, reward_shift=None) == OnlineConfig()
 
 
-def test_every_method_goes_online_or_says_why_not():
+def test_every_method_is_trained_online_or_has_a_reason():
     for algo in algos.names():
         if reason := algos.get(algo).offline_only:
             assert algo not in ONLINE_METHODS
@@ -64,7 +56,7 @@ def test_the_published_capacity():
 
 
 def test_options_are_those_of_the_online_table():
-    """FQL is held more loosely or more tightly online than offline on five tasks."""
+    """FQL's alpha differs between offline and online on five tasks."""
     changed = {}
     for task in (row.id for row in tasks.TASKS if row.setting == "online"):
         offline, fine_tuned = resolve(RunConfig(task=task, algo="fql")), online("fql", task)
@@ -79,7 +71,7 @@ def test_options_are_those_of_the_online_table():
     }
 
 
-def test_a_configuration_comes_back_from_its_file_also_from_an_older_one():
+def test_a_configuration_is_read_back_also_from_a_file_without_online_options():
     config = online("calql", online=OnlineConfig(updates=3, capacity=500))
     assert RunConfig.from_json(config.to_json()) == config
     older = resolve(RunConfig(task=TASK, algo="fql")).to_json()
@@ -97,15 +89,15 @@ def test_a_configuration_comes_back_from_its_file_also_from_an_older_one():
         ({"max_failures": -1}, "max_failures must be at least 0"),
         ({"collect": "run"}, "collect must be step or episode"),
         ({"collect": "episode", "overlap": True}, "no overlap"),
-        ({"envs": 2, "overlap": True}, "overlap takes one environment"),
+        ({"envs": 2, "overlap": True}, "overlap needs one environment"),
     ],
 )
-def test_nonsense_is_refused_by_name(fields, words):
+def test_invalid_values_are_errors_that_name_the_option(fields, words):
     with pytest.raises(ConfigError, match=words):
         OnlineConfig(**fields)
 
 
-def test_no_steps_at_all_are_refused():
+def test_a_run_needs_a_step():
     with pytest.raises(ConfigError, match="steps must be at least 1"):
         RunConfig(task=TASK, steps=0)
     assert RunConfig(task=TASK, steps=0, online_steps=5).total == 5

@@ -336,18 +336,13 @@ def test_a_loss_that_is_not_finite(dataset, set_faults, tmp_path):
 
 # --- every method ----------------------------------------------------------------------------------------------
 
-PAPER = ("iql", "rebrac", "calql", "rlpd", "ifql", "fql", "deflow", "fidec")
-OTHERS = ("idql", "cac", "fawac", "fbrac")
+ONLINE_METHODS = [name for name in algos.names() if not algos.get(name).offline_only]
 
 
-def test_all_methods_but_two_are_trained_online():
-    refused = {name for name in algos.names() if algos.get(name).offline_only}
-    assert set(algos.names()) - refused == {*PAPER, *OTHERS, "tiny"}
-
-
-@pytest.mark.parametrize("algo", [slow(name) for name in (*PAPER, *OTHERS)])
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", ONLINE_METHODS)
 def test_every_method_is_fine_tuned(dataset, set_faults, compile_cache, tmp_path, monkeypatch, algo):
-    saved: list[list[np.ndarray]] = []  # the policy at the hand-over, and at the end
+    saved: list[list[np.ndarray]] = []  # the policy after the offline phase, and at the end
     monkeypatch.setattr(
         Policy, "save", lambda self, directory: saved.append([np.array(leaf) for leaf in jax.tree.leaves(self.state)])
     )
