@@ -69,7 +69,7 @@ class Draws:
 
 
 class Buffer:
-    """A full buffer, to which one row at a time is added as the loop does it."""
+    """A full buffer, to which rows are added one at a time, as in the loop."""
 
     def __init__(self, spec: Spec, capacity: int):
         rows = random_batch(spec, capacity)._replace(returns=None)
@@ -79,7 +79,7 @@ class Buffer:
 
     @property
     def places(self) -> list[int]:
-        """Where its columns lie in memory."""
+        """The addresses of its columns."""
         return [column.unsafe_buffer_pointer() for column in jax.tree.leaves(self.replay.rows)]
 
     def run(self, count: int) -> None:
@@ -89,7 +89,7 @@ class Buffer:
 
 
 def buffers(measure: Measure, spec: Spec, capacities: tuple[int, ...], batch_size: int) -> list[Row]:
-    """Adding one row, and drawing one batch, with buffers of several sizes; ratios to the first."""
+    """The time to add one row and to draw one batch, with buffers of several sizes; ratios to the first."""
     made = {capacity: Buffer(spec, capacity) for capacity in capacities}
     draws = {capacity: Draws(buffer.replay, batch_size) for capacity, buffer in made.items()}
     drawing = measure({str(capacity): each.run for capacity, each in draws.items()})
@@ -120,22 +120,22 @@ def joined(measure: Measure, spec: Spec, rows: int, batch_size: int) -> Row:
     ring = Joined(Source(offline), Replay(fresh, jnp.zeros((), jnp.int32), jnp.full((), rows - half, jnp.int32)))
     runs = {"joined": Draws(ring, batch_size, Sampling(capacity=rows)), "plain": Draws(Source(every), batch_size)}
     times = measure({name: each.run for name, each in runs.items()})
-    figures = {f"{name}_us": 1e6 * float(np.median(found)) for name, found in times.items()}
+    figures = {f"{name}_us": 1e6 * float(np.median(values)) for name, values in times.items()}
     return {"rows": rows, "batch_size": batch_size, **figures, **figure("ratio", times["joined"] / times["plain"])}
 
 
-# --- the checkpoint --------------------------------------------------------------------------------------------
+# --- the checkpoint
 
 
-def checkpoint(measure: Measure, spec: Spec, held: int, new: int) -> Row:
-    """Saving `new` rows, collected one by one, when `held` are saved already, against writing all of them."""
-    rows = _stored(spec, held + new)
-    singles = [jax.tree.map(lambda column, at=at: column[at : at + 1], rows) for at in range(held, held + new)]
+def checkpoint(measure: Measure, spec: Spec, stored: int, new: int) -> Row:
+    """Saving `new` rows, added one by one to `stored` rows that are saved, against writing all of them."""
+    rows = _stored(spec, stored + new)
+    singles = [jax.tree.map(lambda column, at=at: column[at : at + 1], rows) for at in range(stored, stored + new)]
     seconds, written = {"increment": [], "whole": []}, {}
     for _ in range(measure.repeats):
         with tempfile.TemporaryDirectory() as directory:
             increment, whole = ReplayStore(Path(directory, "increment")), ReplayStore(Path(directory, "whole"))
-            increment.append(jax.tree.map(lambda column: column[:held], rows))
+            increment.append(jax.tree.map(lambda column: column[:stored], rows))
             increment.flush()
             for each in singles:
                 increment.append(each)
@@ -145,10 +145,10 @@ def checkpoint(measure: Measure, spec: Spec, held: int, new: int) -> Row:
                 written[name] = store.flush()[-1]["bytes"]
                 seconds[name].append(time.perf_counter() - begin)
     return {
-        "held": held,
+        "stored": stored,
         "new": new,
         **{f"{name}_bytes": size for name, size in written.items()},
-        **{f"{name}_seconds": float(np.median(found)) for name, found in seconds.items()},
+        **{f"{name}_seconds": float(np.median(values)) for name, values in seconds.items()},
         "bytes_ratio": written["increment"] / written["whole"],
         **figure("seconds_ratio", np.array(seconds["increment"]) / np.array(seconds["whole"])),
     }

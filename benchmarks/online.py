@@ -118,7 +118,7 @@ class Loop:
 def options_of(method: str, **changes: Any) -> OnlineConfig:
     options = OnlineConfig(**{"sampling": "uniform", "collect": "step", **algos.get(method).online, **changes})
     if options.collect == "episode" or algos.get(method).needs_returns:
-        raise ConfigError(f"{method} collects whole episodes, so one step has no cost of its own: choose another method")
+        raise ConfigError(f"{method} collects whole episodes, so a single step has no cost: choose another method")
     return options
 
 
@@ -144,7 +144,7 @@ def overhead(measure: Measure, method: str, size: Size, lanes: Lanes, spec: Spec
     return {
         "method": method,
         **asdict(size),
-        **{f"{name}_ms": 1e3 * float(np.median(found)) for name, found in times.items()},
+        **{f"{name}_ms": 1e3 * float(np.median(values)) for name, values in times.items()},
         **figure("overhead", times["step"] / parts - 1),
     }
 
@@ -266,7 +266,7 @@ def _print(found: dict[str, Any]) -> None:
         ],
     )
     row = found["checkpoint"]
-    print(f"\na checkpoint's new {row['new']:,} rows, with {row['held']:,} saved before, against writing all")
+    print(f"\na checkpoint's new {row['new']:,} rows, with {row['stored']:,} saved before, against writing all")
     print_table(
         ("", "MB", "seconds"),
         [

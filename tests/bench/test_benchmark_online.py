@@ -71,7 +71,7 @@ def test_the_buffer(measure):
 
 
 def test_the_checkpoint_writes_what_is_new(measure):
-    row = online.checkpoint(measure, SPEC, held=200, new=20)
+    row = online.checkpoint(measure, SPEC, stored=200, new=20)
     check(row, "increment_seconds", "whole_seconds", "seconds_ratio")
     # 6 + 6 + 2 + 2 numbers, reward, mask, three numbers of the place: 4 bytes each, and one for the end
     assert row["whole_bytes"] - row["increment_bytes"] == pytest.approx(200 * (21 * 4 + 1), abs=32)
