@@ -230,7 +230,6 @@ def test_ant_data_is_read_by_ogbench_and_names_its_expert(tmp_path):
     expert, other = untrained(tmp_path / "expert"), untrained(tmp_path / "other", seed=1)
     name, common = "antmaze-large-navigate-v0", {"rows": 120, "episode_rows": 60, "progress": False}
     made = make_dataset(name, directory=tmp_path / "one", workers=1, expert=expert, **common)
-    assert make_dataset(name, directory=tmp_path / "two", workers=2, expert=expert, **common).sha256 == made.sha256
     record = json.loads((tmp_path / "one" / f"{name}.json").read_text())
     assert record["settings"]["experts"] == {"ant": load_expert(expert).sha256}
     assert record["flipped_episodes"] == {"train": 0, "val": 0}

@@ -121,8 +121,8 @@ class Trainer:
             self._observations = np.stack([track.reset(seed=i) for i, track in enumerate(self._tracks)])
         sizes = turned(self._observations).shape[-1], self._tracks[0].action_dim
         self._learner = _learner(training, seed, *sizes)
-        self._agent, self._replay = self._learner.init()
-        self._restore()
+        if not self._restore():
+            self._agent, self._replay = self._learner.init()
 
     @property
     def steps(self) -> int:
@@ -188,10 +188,12 @@ class Trainer:
         state = {"agent": self._agent, "replay": self._replay}
         self.checkpoints.save(self.steps, state, {**self._settings(), "blocks": self.blocks, "walkers": walkers})
 
-    def _restore(self) -> None:
-        restored = self.checkpoints.latest({"agent": self._agent, "replay": self._replay})
+    def _restore(self) -> bool:
+        """Continue from the newest checkpoint, if there is one."""
+        agent, memory = jax.eval_shape(self._learner.init)
+        restored = self.checkpoints.latest({"agent": agent, "replay": memory})
         if restored is None:
-            return
+            return False
         extra, settings = restored.extra, self._settings()
         if {key: extra.get(key) for key in settings} != settings:
             raise DataError(
@@ -203,6 +205,7 @@ class Trainer:
         self._observations, self._return = np.array(walkers["observations"]), np.array(walkers["return"])
         self.returns.extend(walkers["returns"])
         self._agent, self._replay = restored.state["agent"], restored.state["replay"]
+        return True
 
 
 class _Learner(NamedTuple):
