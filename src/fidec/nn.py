@@ -16,7 +16,9 @@ from collections.abc import Callable, Sequence
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Float, Shaped
+
+from fidec.types import ArrayLike as Array
 
 
 def kernel_init(scale: float = 1.0):

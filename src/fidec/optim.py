@@ -30,7 +30,7 @@ def clip_gradients(grads: dict[str, Params], limit: float | None, scope: ClipSco
     return clip(grads) if scope == "global" else {name: clip(tree) for name, tree in grads.items()}
 
 
-def polyak(params: Params, target: Params, rate: float) -> Params:
+def polyak(params: Params, target: Params, rate: float | jax.Array) -> Params:
     """target <- rate * params + (1 - rate) * target."""
     return optax.incremental_update(params, target, rate)
 

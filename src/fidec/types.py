@@ -1,4 +1,4 @@
-"""The few types that every room shares."""
+"""The types that all packages share. This module does not import JAX."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Float, Key
 
 # A JAX or NumPy array: the same Batch carries data on the host and on the device.
 ArrayLike = Any
-PRNGKey = Key[Array, ""]
-Metrics = dict[str, Float[Array, ""]]
+PRNGKey = Key[Any, ""]  # a JAX array; `Any` because naming its type would import JAX
+Metrics = dict[str, Float[Any, ""]]
 Params = Any  # a pytree of arrays, as flax gives it
 
 
@@ -20,7 +20,7 @@ class Batch(NamedTuple):
 
     `masks` is 1 where the value of s' may be bootstrapped and 0 where the task ended there. `next_actions`
     is the data's action at s'; at the end of a trajectory, where there is none, it repeats `actions`. `returns`,
-    the discounted return from s on, is there for methods that ask for it (`Method.needs_returns`).
+    the discounted return from s on, is given to methods that ask for it (`Method.needs_returns`).
     """
 
     observations: ArrayLike
@@ -34,11 +34,11 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Spec:
-    """What a method has to know of the data: shapes, and the user's own action units.
+    """What a method knows about the data: shapes, and the user's own action units.
 
     Inside fidec actions lie in [-1, 1]. `action_low` and `action_high` are the bounds that -1 and 1 stand
-    for; None means that the data was in [-1, 1] already. Of images `observation_shape` is what a method sees,
-    (height, width, channels) of `frame_stack` frames; a data set's own specification is that of single frames.
+    for; None means that the data was in [-1, 1] already. For images `observation_shape` is what a method gets,
+    (height, width, channels) of `frame_stack` frames; the specification of a data set is that of single frames.
     """
 
     observation_shape: tuple[int, ...]

@@ -104,7 +104,8 @@ def test_glorot_bounds_and_zero_biases(networks):
 def test_output_scale_multiplies_the_variance_of_the_last_layer_only(inputs):
     obs, *_ = inputs
     plain, small = (
-        nn.MLP(HIDDEN, ACT, output_scale=scale).init(jax.random.key(0), obs)["params"] for scale in (1.0, 0.01)
+        nn.MLP(HIDDEN, ACT, output_scale=scale).init(jax.random.key(0), jnp.asarray(obs))["params"]
+        for scale in (1.0, 0.01)
     )
     np.testing.assert_allclose(small["Dense_2"]["kernel"], 0.1 * plain["Dense_2"]["kernel"], rtol=1e-5)
     np.testing.assert_array_equal(small["Dense_0"]["kernel"], plain["Dense_0"]["kernel"])

@@ -54,6 +54,7 @@ def test_interpolation_and_its_velocity(points):
 @pytest.mark.parametrize("t", TIMES)
 def test_conversions_match_the_closed_form(points, t):
     v, score, noise, clean = exact(points, t)
+    v, noise, clean, score, points = (jnp.asarray(array) for array in (v, noise, clean, score, points))
     column = jnp.full((len(points), 1), t)
     for time in (t, column):
         np.testing.assert_allclose(flow.velocity_to_noise(v, points, time), noise, rtol=1e-5, atol=1e-5)

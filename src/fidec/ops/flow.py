@@ -18,17 +18,17 @@ from jaxtyping import Array, Float
 
 from fidec.types import PRNGKey
 
-Vector = Float[Array, "*batch d"]
-Time = Float[Array, "*batch #d"] | float
+Vector = Float[Array, "*#batch d"]  # leading axes are broadcast
+Time = Float[Array, "*#batch #d"] | Float[Array, ""] | float
 Velocity = Callable[[Array, Array], Array]
 
 
-def interpolate(noise: Vector, data: Vector, t: Time) -> Vector:
+def interpolate(noise: Vector, data: Vector, t: Time) -> Float[Array, "... d"]:
     """x_t = (1 - t) z + t a."""
     return (1.0 - t) * noise + t * data
 
 
-def target_velocity(noise: Vector, data: Vector) -> Vector:
+def target_velocity(noise: Vector, data: Vector) -> Float[Array, "... d"]:
     """The path's own velocity a - z, whose conditional mean the flow learns."""
     return data - noise
 
@@ -37,32 +37,32 @@ def target_velocity(noise: Vector, data: Vector) -> Vector:
 # E[a | x] = x + (1 - t) v; the score of p_t is -E[z | x] / (1 - t), because x given a is N(t a, (1 - t)^2 I).
 
 
-def velocity_to_noise(velocity: Vector, x: Vector, t: Time) -> Vector:
+def velocity_to_noise(velocity: Vector, x: Vector, t: Time) -> Float[Array, "... d"]:
     """E[z | x_t = x] = x - t v."""
     return x - t * velocity
 
 
-def velocity_to_clean(velocity: Vector, x: Vector, t: Time) -> Vector:
+def velocity_to_clean(velocity: Vector, x: Vector, t: Time) -> Float[Array, "... d"]:
     """E[a | x_t = x] = x + (1 - t) v."""
     return x + (1.0 - t) * velocity
 
 
-def velocity_to_score(velocity: Vector, x: Vector, t: Time) -> Vector:
+def velocity_to_score(velocity: Vector, x: Vector, t: Time) -> Float[Array, "... d"]:
     """grad log p_t(x) = (t v - x) / (1 - t). Needs t < 1."""
     return (t * velocity - x) / (1.0 - t)
 
 
-def score_to_velocity(score: Vector, x: Vector, t: Time) -> Vector:
+def score_to_velocity(score: Vector, x: Vector, t: Time) -> Float[Array, "... d"]:
     """v = (x + (1 - t) score) / t. Needs t > 0."""
     return (x + (1.0 - t) * score) / t
 
 
-def noise_to_velocity(noise: Vector, x: Vector, t: Time) -> Vector:
+def noise_to_velocity(noise: Vector, x: Vector, t: Time) -> Float[Array, "... d"]:
     """v = (x - E[z | x]) / t. Needs t > 0."""
     return (x - noise) / t
 
 
-def clean_to_velocity(clean: Vector, x: Vector, t: Time) -> Vector:
+def clean_to_velocity(clean: Vector, x: Vector, t: Time) -> Float[Array, "... d"]:
     """v = (E[a | x] - x) / (1 - t). Needs t < 1."""
     return (clean - x) / (1.0 - t)
 
@@ -89,7 +89,9 @@ def _matching_residual(velocity: Velocity, actions: Float[Array, "b d"], key: PR
     return velocity(interpolate(noise, actions, t), t) - target_velocity(noise, actions)
 
 
-def sample(velocity: Velocity, noise: Vector, steps: int = 10, method: Literal["euler", "heun"] = "euler") -> Vector:
+def sample(
+    velocity: Velocity, noise: Vector, steps: int = 10, method: Literal["euler", "heun"] = "euler"
+) -> Float[Array, "... d"]:
     """Carry noise along the flow in `steps` equal steps.
 
     Ten Euler steps are part of the methods' definition, not an approximation to be improved on; Heun costs

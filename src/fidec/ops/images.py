@@ -7,35 +7,37 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, Shaped
+from jaxtyping import Int, Shaped
 
-from fidec.types import PRNGKey
+from fidec.types import ArrayLike, PRNGKey
 
-PADDING = 3  # pixels on each side: shifts of at most so many
+PADDING = 3  # pixels on each side; the largest shift
 
 
 def stack(
-    frames: Shaped[Array, "n h w c"], rows: Int[Array, "b"], starts: Int[Array, "n"], count: int
-) -> Shaped[Array, "b h w m"]:
-    """[o_{t-count+1}, ..., o_t] for each row t; before row `starts[t]`, its trajectory's first, that one repeats."""
+    frames: Shaped[ArrayLike, "n h w c"], rows: Int[ArrayLike, "b"], starts: Int[ArrayLike, "n"], count: int
+) -> Shaped[ArrayLike, "b h w m"]:
+    """[o_{t-count+1}, ..., o_t] for each row t; row `starts[t]`, the trajectory's first, is repeated."""
     first = starts[rows]
     return jnp.concatenate([frames[jnp.maximum(rows - i, first)] for i in reversed(range(count))], axis=-1)
 
 
-def push(stacked: Shaped[Array, "*b h w m"], frame: Shaped[Array, "*b h w c"]) -> Shaped[Array, "*b h w m"]:
-    """The stack one step later: the oldest frame falls out, `frame` comes last."""
+def push(
+    stacked: Shaped[ArrayLike, "*b h w m"], frame: Shaped[ArrayLike, "*b h w c"]
+) -> Shaped[ArrayLike, "*b h w m"]:
+    """The stack one step later: without the oldest frame, and with `frame` at the end."""
     return jnp.concatenate([stacked[..., frame.shape[-1] :], frame], axis=-1)
 
 
 def shift(
-    images: Shaped[Array, "b h w c"], offsets: Int[Array, "b 2"], padding: int = PADDING
-) -> Shaped[Array, "b h w c"]:
+    images: Shaped[ArrayLike, "b h w c"], offsets: Int[ArrayLike, "b 2"], padding: int = PADDING
+) -> Shaped[ArrayLike, "b h w c"]:
     """Each image padded by its own edge and cut out again at the row and column of its offset.
 
     At (padding, padding) nothing changes. The edge is repeated by clipping indices: no padded copy is made.
     """
 
-    def one(image: Array, offset: Array) -> Array:
+    def one(image: jax.Array, offset: jax.Array) -> jax.Array:
         rows, columns = (
             jnp.clip(jnp.arange(length) + offset[axis] - padding, 0, length - 1)
             for axis, length in enumerate(image.shape[:2])
@@ -46,8 +48,8 @@ def shift(
 
 
 def random_shift(
-    key: PRNGKey, images: tuple[Shaped[Array, "b h w c"], ...], probability: float, padding: int = PADDING
-) -> tuple[Shaped[Array, "b h w c"], ...]:
+    key: PRNGKey, images: tuple[Shaped[ArrayLike, "b h w c"], ...], probability: float, padding: int = PADDING
+) -> tuple[Shaped[ArrayLike, "b h w c"], ...]:
     """Shift row i of all `images` by one offset, uniform in {0, ..., 2 padding}^2; or, by one coin, none of them."""
     if probability <= 0:
         return images

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Protocol, get_args, get_origin, get_type_hints, runtime_checkable
 
 from fidec.errors import ConfigError
 from fidec.register import Register
@@ -35,24 +35,28 @@ def check_choices(config: Any) -> None:
             raise ConfigError(f"{name} must be one of {choices}, not {getattr(config, name)!r}")
 
 
+@runtime_checkable
 class Init(Protocol):
     def __call__(self, key: PRNGKey) -> Any:
         """A fresh state: a pytree that holds arrays only."""
         ...
 
 
+@runtime_checkable
 class Update(Protocol):
     def __call__(self, state: Any, batch: Batch, key: PRNGKey) -> tuple[Any, Metrics]:
         """One gradient step; the metrics are scalars, `loss` among them."""
         ...
 
 
+@runtime_checkable
 class Act(Protocol):
     def __call__(self, state: Any, observations: ArrayLike, key: PRNGKey) -> Any:
         """Actions in [-1, 1] for a batch of observations (or for a single one)."""
         ...
 
 
+@runtime_checkable
 class ActWithBase(Protocol):
     def __call__(self, state: Any, observations: ArrayLike, key: PRNGKey, candidates: int = ...) -> tuple[Any, Any]:
         """(actions, base actions): `act`, and what the behaviour model proposed before the method moved it.
@@ -62,12 +66,14 @@ class ActWithBase(Protocol):
         ...
 
 
+@runtime_checkable
 class Choose(Protocol):
     def __call__(self, state: Any, observations: ArrayLike, key: PRNGKey, candidates: int) -> Any:
         """Draw `candidates` actions for each observation and choose one of them by value."""
         ...
 
 
+@runtime_checkable
 class Explore(Protocol):
     def __call__(self, state: Any, observations: ArrayLike, key: PRNGKey) -> Any:
         """Actions in [-1, 1] to collect data with, for a batch of observations (or for a single one)."""
