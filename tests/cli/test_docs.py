@@ -217,16 +217,16 @@ def test_a_page_has_a_title_equations_and_a_command_that_is_understood(name: str
     assert all(config.task is not None and tasks.family_of(config.task) for config in understood)
 
 
-@every_method
-def test_the_overview_says_whether_a_method_takes_images(name: str):
-    rows = {row[0]: row for row in tables(text_of("methods/index.md"), "method")}
+def test_the_overview_says_which_methods_take_images():
+    """The table may leave a method out: a hook lists the pages of all methods."""
     spec = Spec((64, 64, 3), 2, observation_dtype="uint8")
-    try:
-        jax.eval_shape(algos.make(name, spec).init, jax.random.key(0))
-        takes = "yes"
-    except ConfigError:
-        takes = "no"
-    assert rows[f"[{name}]({name}.md)"][-1] == takes
+    for link, *_, takes in tables(text_of("methods/index.md"), "method"):
+        (name,) = [name for name in METHODS if link == f"[{name}]({name}.md)"]
+        try:
+            algos.make(name, spec)
+            assert takes == "yes", name
+        except ConfigError:
+            assert takes == "no", name
 
 
 @pytest.mark.parametrize("name", ["fidec", "deflow"])
@@ -328,8 +328,6 @@ def test_every_page_is_in_the_contents():
     listed = names - methods | {"methods/index.md"}
     assert set(re.findall(r"^  - .*: ([\w/-]+\.md)", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)) == listed
     assert set(LINK.findall(text_of("index.md"))) == listed - {"index.md"}
-    linked = [row[0] for row in tables(text_of("methods/index.md"), "method")]
-    assert linked == [f"[{name}]({name}.md)" for name in METHODS]
 
 
 @pytest.mark.parametrize("name", fidec.__all__)
