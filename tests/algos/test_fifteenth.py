@@ -8,20 +8,18 @@ from pathlib import Path
 
 import jax
 import pytest
-from helpers.algorithms import equal, make_batch
 
 import fidec
 import fidec.algos
 from fidec import algos, cli
-
-ROOT = Path(__file__).parents[2]
+from helpers.algorithms import equal, make_batch
 
 
 @pytest.fixture
 def median(tmp_path, monkeypatch):
     """`fidec.algos` with a further module: behaviour cloning under another name, with another loss."""
     source = Path(fidec.algos.__file__).with_name("bc.py").read_text()
-    source = source.replace('"bc"', '"median"').replace("behaviour cloning with a Gaussian", "behaviour cloning by L1")
+    source = source.replace('"bc"', '"median"').replace("cloning with a Gaussian", "cloning by L1")
     source = source.replace("-likelihood.mean()", "jnp.abs(batch.actions - mean).mean()")
     (tmp_path / "median.py").write_text(source)
     monkeypatch.setattr(fidec.algos, "__path__", [*fidec.algos.__path__, str(tmp_path)])
