@@ -40,7 +40,7 @@ SETTINGS = {
 }
 SMALL = {"hidden": (8, 8)}
 KINDS = {
-    "rebrac": ("rebrac", {}),  # uses next actions
+    "rebrac": ("rebrac", {"steps": 0}),  # uses next actions
     "three environments": ("tiny", {"online": OnlineConfig(envs=3)}),
     "overlap": ("tiny", {"online": OnlineConfig(overlap=True)}),
     "rlpd": ("rlpd", {"steps": 0, "online": OnlineConfig(updates=2, random_steps=7)}),
@@ -67,7 +67,7 @@ def walk(monkeypatch, compile_cache, tiny):
 
 def train(dataset, out: Path, kind: str, **changes):
     algo, settings = KINDS[kind]
-    evaluations = {} if kind == "rebrac" else {"eval_interval": 0}
+    evaluations = {} if kind == "three environments" else {"eval_interval": 0}
     options = {} if algo == "tiny" else SMALL
     return fit(dataset, out, algo=algo, options=options, **{**SETTINGS, **evaluations, **settings, **changes})
 
@@ -94,7 +94,7 @@ def whole(wholes, dataset):
 def test_stopped_anywhere_and_resumed_is_uninterrupted(dataset, whole, tmp_path, stop_at, kind):
     uninterrupted, total = whole(kind)
     # Each stop starts new processes. They fall before and after evaluations, checkpoints, ends of episodes.
-    stops = {"rebrac": [OFFLINE - 7, OFFLINE + 41], "calql": [OFFLINE + 19], "episode": [OFFLINE + 19]}
+    stops = {"three environments": [OFFLINE - 7, OFFLINE + 41], "calql": [OFFLINE + 19], "episode": [OFFLINE + 19]}
     stops = stops.get(kind, [total - 27])
     stop_at(stops[0])
     with pytest.raises(Preempted):
@@ -108,11 +108,11 @@ def test_stopped_anywhere_and_resumed_is_uninterrupted(dataset, whole, tmp_path,
 
 
 def test_an_offline_run_that_is_extended_equals_one_with_an_online_phase(dataset, whole, tmp_path):
-    train(dataset, tmp_path / "later", "rebrac", online_steps=0)
+    train(dataset, tmp_path / "later", "three environments", online_steps=0)
     assert not (tmp_path / "later" / "replay").exists()
     resume(tmp_path / "later", dataset, online_steps=ONLINE, quiet=True)
     assert online_fingerprint(tmp_path / "later", OFFLINE + ONLINE) == online_fingerprint(
-        whole("rebrac")[0], OFFLINE + ONLINE
+        whole("three environments")[0], OFFLINE + ONLINE
     )
 
 
@@ -122,7 +122,7 @@ def test_more_online_steps_go_on_where_the_run_ended(dataset, whole, tmp_path):
     train(dataset, tmp_path / "longer", "rebrac", online_steps=33)
     assert not stored_rows(tmp_path / "longer").terminals[-1]
     resume(tmp_path / "longer", dataset, online_steps=ONLINE, quiet=True)
-    ours, theirs = (online_fingerprint(run, OFFLINE + ONLINE) for run in (tmp_path / "longer", whole("rebrac")[0]))
+    ours, theirs = (online_fingerprint(run, ONLINE) for run in (tmp_path / "longer", whole("rebrac")[0]))
     logs = {"train.jsonl", "eval.jsonl", "episodes.jsonl"}
     assert {n: v for n, v in ours.items() if n not in logs} == {n: v for n, v in theirs.items() if n not in logs}
 
@@ -143,11 +143,9 @@ def test_it_equals_a_simple_loop(dataset, tmp_path):
         batch = sample(ring, rng.at(keys["batch"], number), 8)
         return update(state, batch, rng.at(keys["update"], number))[0]
 
-    for number in range(OFFLINE):
-        state = learn(state, number)
     env, episode, t = Walk(), 0, 0
     seen = env.reset(seed=exploration_seed(4, 0))[0]
-    for number in range(OFFLINE, OFFLINE + steps):
+    for number in range(steps):
         action = np.asarray(explore(state, seen, rng.at(keys["explore"], episode, t)))
         following, reward, terminated, truncated, _ = env.step(action)
         row = Batch(*(np.float32(x)[None] for x in (seen, action, reward, not terminated, following, action)))
@@ -157,7 +155,7 @@ def test_it_equals_a_simple_loop(dataset, tmp_path):
             episode, t = episode + 1, 0
             seen = env.reset(seed=exploration_seed(4, episode))[0]
         state = learn(state, number)
-    session_state = loaded(run.directory, OFFLINE + steps)
+    session_state = loaded(run.directory, steps)
     for name, ours in flat(state).items():
         np.testing.assert_allclose(session_state[name], ours, rtol=2e-4, atol=2e-5, err_msg=name)
     rows = stored_rows(run.directory)
