@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -20,7 +21,7 @@ PALM_TERM = {"door": ("S_handle", "site"), "hammer": ("Object", "body"), "reloca
 @pytest.fixture(params=RULES)
 def hand(request):
     pytest.importorskip("gymnasium_robotics")
-    env = make_adroit(request.param)
+    env: Any = make_adroit(request.param)
     env.task = request.param
     yield env
     env.close()
@@ -122,7 +123,7 @@ def test_episodes_have_d4rls_length_and_follow_from_the_seed(hand):
 
 def test_a_dropped_pen_ends_the_episode():
     pytest.importorskip("gymnasium_robotics")
-    env = make("pen-human-v1")
+    env: Any = make("pen-human-v1")
     env.reset(seed=0)
     base = env.unwrapped
     base.data.joint("OBJTx").qpos[0] += 0.3  # its first axis points down
@@ -148,7 +149,7 @@ class Still(gymnasium.Env):
 @pytest.mark.parametrize(("name", "enough"), [("pen", 20), ("door", 25), ("hammer", 25), ("relocate", 25)])
 def test_a_success_needs_more_than_20_or_25_steps_at_the_goal(name, enough):
     assert RULES[name].enough == enough
-    env = Adroit(Still(), Rules(lambda data: Outcome(-1.0, data), 200, enough, 1, 1))
+    env: Any = Adroit(Still(), Rules(lambda data: Outcome(-1.0, data), 200, enough, 1, 1))
     for _ in range(2):  # a reset forgets
         env.reset()
         base = env.unwrapped

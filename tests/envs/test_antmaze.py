@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -42,8 +43,8 @@ def test_walls_and_frame_are_ogbenchs(maze):
     import ogbench  # noqa: F401 - registers its environments
 
     with quiet():
-        theirs = gymnasium.make(f"antmaze-{maze}-v0", disable_env_checker=True).unwrapped
-    ours = make(f"antmaze-{maze}-play-v2").unwrapped
+        theirs: Any = gymnasium.make(f"antmaze-{maze}-v0", disable_env_checker=True).unwrapped
+    ours: Any = make(f"antmaze-{maze}-play-v2").unwrapped
     walls = [
         [g for g in map(m.geom, range(m.ngeom)) if g.name.startswith("block_")] for m in (ours.model, theirs.model)
     ]
@@ -93,9 +94,9 @@ def test_a_seed_determines_the_episode_and_no_global_generator_is_used(umaze):
         return np.stack([*seen, np.pad(umaze.get_wrapper_attr("goal"), (0, 27))])
 
     np.random.seed(0)
-    before = np.random.get_state()[1].copy()
+    before = str(np.random.get_state())
     first, other, again = play(3), play(4), play(3)
-    assert (np.random.get_state()[1] == before).all()
+    assert str(np.random.get_state()) == before
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first[0], other[0])
 
@@ -118,7 +119,9 @@ def test_ids_prefix_note_and_horizons():
 
 def test_scores_are_d4rls():
     def score(task, mean):
-        return factory_of(task).score({"success": 0.25, "return": mean})
+        factory = factory_of(task)
+        assert factory is not None
+        return factory.score({"success": 0.25, "return": mean})
 
     for info in d4rl.tasks():
         low, high = d4rl.REFERENCE[info.env.partition("-")[0]]

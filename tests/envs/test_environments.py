@@ -53,7 +53,7 @@ def check(task_id: str) -> None:
         action = rng.uniform(-1, 1, task.action_dim).astype(np.float32)
         observation, reward, terminated, truncated, facts = env.step(action)
         seen.append(observation)
-        assert np.isfinite(reward)
+        assert np.isfinite(float(reward))
         assert facts["success"] in (0.0, 1.0)
         assert (terminated, truncated) == (False, False)
     assert np.stack(seen).shape == (4, *shape)

@@ -40,7 +40,9 @@ def policy(lanes: Lanes) -> np.ndarray:
         np.random.default_rng([e, s]).uniform(-1, 1, lanes.action_dim)
         for e, s in zip(lanes.episodes, lanes.steps, strict=True)
     ]
-    return np.float32(draws) * np.cos(lanes.observations.reshape(lanes.num_envs, -1)[:, -1:].astype(np.float32))
+    return np.array(draws, np.float32) * np.cos(
+        lanes.observations.reshape(lanes.num_envs, -1)[:, -1:].astype(np.float32)
+    )
 
 
 def explore(lanes: Lanes, rounds: int) -> list[Transition]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -57,7 +58,7 @@ def test_dict_observations_are_flattened_as_the_data_is(declare):
     )
     env = make(task)
     observation, _ = env.reset(seed=0)
-    inner = env.unwrapped
+    inner: Any = env.unwrapped
     parts = inner.reset(seed=0)[0]
     np.testing.assert_array_equal(observation, np.concatenate([parts[key] for key in sorted(parts)]))
     assert inner.maze.maze_map == cells

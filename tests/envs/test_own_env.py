@@ -7,6 +7,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ import fidec
 from fidec.envs import pool as pool_module
 from fidec.envs.factory import factory_of
 from fidec.envs.pool import EnvPool
+from fidec.envs.video import record
 from fidec.errors import ConfigError, EnvError, RunError
 from fidec.train.evaluate import check_spaces
 from fidec.types import Spec
@@ -113,7 +115,7 @@ def test_a_function_from_python(tiny, columns, compile_cache, tmp_path):
     assert (summary["n"], summary["success"], summary["length"]) == (2, None, 6)
     assert (tmp_path / "own.mp4").exists()
     with pytest.raises(EnvError, match=r"no video: the environment cannot draw .*render_mode='rgb_array'"):
-        fidec.evaluate(run, env=lambda: Reach(), episodes=1, video=tmp_path / "none.mp4")
+        record(lambda: Reach(), lambda *_: np.zeros((1, 2)), tmp_path / "none.mp4", seed=0)
 
 
 def test_a_run_without_an_environment_gets_one_when_it_is_resumed(tiny, columns, compile_cache, tmp_path):
@@ -127,25 +129,26 @@ def test_a_run_without_an_environment_gets_one_when_it_is_resumed(tiny, columns,
     assert fidec.resume(run, dataset, online_steps=2, env=REACH, quiet=True).step == 5
 
 
-def test_what_is_no_environment(columns):
-    with pytest.raises(ConfigError, match="env is a int; expected a Gymnasium id, or a function"):
-        factory_of(env=3)
-    with pytest.raises(ConfigError, match="env is an environment; expected a function"):
-        factory_of(env=Reach())
-    with (
-        pytest.raises(EnvError, match=r"returned a str; expected a gymnasium\.Env"),
-        EnvPool(factory_of(env=lambda: "nothing").function(), 1),
-    ):
-        pass
+def test_what_is_no_environment():
+    wrong: Any
+    for wrong, words in ((3, "env is a int; expected a Gymnasium id, or a function"), (Reach(), "is an environment")):
+        with pytest.raises(ConfigError, match=words):
+            factory_of(env=wrong)
+    wrong = lambda: "nothing"  # noqa: E731
+    factory = factory_of(env=wrong)
+    assert factory is not None
+    with pytest.raises(EnvError, match=r"returned a str; expected a gymnasium\.Env"):
+        EnvPool(factory.function(), 1)
 
 
 def test_spaces_are_compared_with_the_data():
+    spec = Spec((3,), 1, action_low=(-2,), action_high=(2,))
+    spaces = {"observation_shape": (3,), "observation_dtype": "float32", "action_dim": 1}
+    spaces |= {"action_low": [-2.0], "action_high": [2.0]}
+
     def check(**changes):
-        spaces = {"observation_shape": (3,), "observation_dtype": "float32", "action_dim": 1}
-        spaces |= {"action_low": [-2.0], "action_high": [2.0]}
-        check_spaces(
-            "Own-v0", SimpleNamespace(**{**spaces, **changes}), Spec((3,), 1, action_low=(-2,), action_high=(2,))
-        )
+        envs: Any = SimpleNamespace(**{**spaces, **changes})
+        check_spaces("Own-v0", envs, spec)
 
     check()
     for change, words in (

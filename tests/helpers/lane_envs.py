@@ -34,8 +34,8 @@ class Counter(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.seed, self.t, self.total = seed, 0, 0.0
-        self.fault = self.faults.get(seed)
+        self.seed, self.t, self.total = int(seed or 0), 0, 0.0
+        self.fault = self.faults.get(self.seed)
         if self.fault == "reset":
             raise ValueError("reset went wrong")
         return self._observation(), {}

@@ -24,7 +24,7 @@ class Walk(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.length, self.t, self.place = 4 + seed % 6, 0, self.np_random.normal(size=3)
+        self.length, self.t, self.place = 4 + int(seed or 0) % 6, 0, self.np_random.normal(size=3)
         return self.place.astype(np.float32), {}
 
     def step(self, action):
@@ -52,7 +52,7 @@ class FaultyWalk(Walk):
 
     def reset(self, *, seed=None, options=None):
         observation, info = super().reset(seed=seed)
-        self.fault, self.when = self.faults.get(seed, ("", -1))
+        self.fault, self.when = self.faults.get(int(seed or 0), ("", -1))
         return self._with_fault(observation, 0.0)[0], info
 
     def step(self, action):
@@ -89,8 +89,8 @@ def make_faulty_walk() -> gymnasium.Env:
     return FaultyWalk({int(seed): tuple(fault) for seed, fault in json.loads(os.environ.get(VARIABLE, "{}")).items()})
 
 
-gymnasium.register("Walk-v0", Walk)
-gymnasium.register("UnrepeatableWalk-v0", Walk, kwargs={"entropy": True})
+gymnasium.register("Walk-v0", f"{__name__}:Walk")
+gymnasium.register("UnrepeatableWalk-v0", f"{__name__}:Walk", kwargs={"entropy": True})
 WALK, UNREPEATABLE = "helpers.online_envs:Walk-v0", "helpers.online_envs:UnrepeatableWalk-v0"
-gymnasium.register("FaultyWalk-v0", make_faulty_walk)
+gymnasium.register("FaultyWalk-v0", f"{__name__}:make_faulty_walk")
 FAULTY_WALK = "helpers.online_envs:FaultyWalk-v0"

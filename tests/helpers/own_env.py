@@ -34,5 +34,5 @@ class Reach(gymnasium.Env):
         return np.full((32, 32, 3), 40 * self.steps, np.uint8)
 
 
-gymnasium.register("Reach-v0", Reach)
+gymnasium.register("Reach-v0", f"{__name__}:Reach")
 REACH = "helpers.own_env:Reach-v0"

@@ -31,7 +31,7 @@ class Room(gymnasium.Env):
         return self.draw(), float(success) - 1.0, False, self.time == 10, {"success": success}
 
 
-gymnasium.register("Room-v0", Room)
+gymnasium.register("Room-v0", "helpers.room_env:Room")
 ROOM = "helpers.room_env:Room-v0"
 
 

@@ -156,8 +156,10 @@ def _report(result: Any, as_json: bool) -> int:
             f"over {evaluation['evaluation/n']} episodes"
         )
     score, success = evaluation.get("evaluation/score"), evaluation.get("evaluation/success")
-    if score is not None and (success is None or score != 100.0 * success):
-        print(f"score {score:.1f}, return {evaluation['evaluation/return']:.1f}")  # D4RL's, or the return itself
+    if score is not None and score == evaluation["evaluation/return"]:  # the environment reports no success
+        print(f"return {score:.2f} over {evaluation['evaluation/n']} episodes")
+    elif score is not None and (success is None or score != 100.0 * success):
+        print(f"score {score:.1f}, return {evaluation['evaluation/return']:.1f}")
     if evaluation.get("evaluation/n_failed"):
         print(f"{evaluation['evaluation/n_failed']} episodes failed and are not in the averages")
     print(f"policy: {result.policy}")

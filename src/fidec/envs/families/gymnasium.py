@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
@@ -19,7 +20,7 @@ def find(env_id: str) -> TaskInfo:
 
 def make(info: TaskInfo, options: EnvOptions) -> gymnasium.Env:
     spec, mode = _spec(info.env), options.render_mode
-    drawn = {"render_mode": mode} if mode is not None and _takes(spec, mode) else {}
+    drawn: dict[str, Any] = {"render_mode": mode} if mode is not None and _takes(spec, mode) else {}
     return gymnasium.make(spec, disable_env_checker=True, **drawn)
 
 
