@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jaxtyping import Array
+
 from fidec.algos.constraints import Actions, Model, Quadratic
 from fidec.ops import fisher, flow
 from fidec.types import PRNGKey
@@ -19,15 +21,13 @@ class Averaged(Quadratic):
     samples: int = 4
     """K."""
 
+    def points(self, actions: Actions, model: Model, key: PRNGKey) -> tuple[Array, Array]:
+        """Noised copies of fresh flow samples, and their times."""
+        t_eps, width = self.time(model), self.t_width
+        return fisher.state_points(model.sample, actions.shape, key, samples=self.samples, t_eps=t_eps, width=width)
+
     def scores(self, actions: Actions, model: Model, key: PRNGKey) -> fisher.Scores:
-        x, t = fisher.state_points(
-            model.sample,
-            actions.shape,
-            key,
-            samples=self.samples,
-            t_eps=self.time(model),
-            width=self.t_width,
-        )
+        x, t = self.points(actions, model, key)
         return flow.velocity_to_score(model.velocity(x, t), x, t)
 
 

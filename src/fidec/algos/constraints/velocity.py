@@ -9,27 +9,18 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 
-from fidec.algos.constraints import Actions, Model, Quadratic
+from fidec.algos.constraints import Actions, Model
+from fidec.algos.constraints.averaged import Averaged
 from fidec.ops import fisher
 from fidec.types import PRNGKey
 
 
 @dataclass(frozen=True)
-class Velocity(Quadratic):
+class Velocity(Averaged):
     """v / (1 - t) at the points of `averaged`."""
 
-    samples: int = 4
-    """K."""
-
     def scores(self, actions: Actions, model: Model, key: PRNGKey) -> fisher.Scores:
-        x, t = fisher.state_points(
-            model.sample,
-            actions.shape,
-            key,
-            samples=self.samples,
-            t_eps=self.time(model),
-            width=self.t_width,
-        )
+        x, t = self.points(actions, model, key)
         return model.velocity(x, t) / jnp.maximum(1.0 - t, 1e-6)
 
 
