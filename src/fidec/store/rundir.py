@@ -29,20 +29,9 @@ MARKER_CONTENT = {"format": "fidec-run", "version": 1}
 STATES = ("running", "done", "failed", "preempted")
 # The files of a run. Overwriting removes these and keeps a user's own files.
 CONTENTS = (
-    "config.json",
-    "environment.json",
-    "status.json",
-    "train.jsonl",
-    "eval.jsonl",
-    "episodes.jsonl",
-    "exploration.jsonl",
-    "time.jsonl",
-    "run.log",
-    "tb",
-    "checkpoints",
-    "replay",
-    "policy",
-    "audit",
+    *("config.json", "environment.json", "status.json", "run.log"),
+    *("train.jsonl", "eval.jsonl", "episodes.jsonl", "exploration.jsonl", "time.jsonl"),
+    *("tb", "checkpoints", "replay", "policy", "audit"),
 )
 
 
@@ -52,6 +41,9 @@ class RunDirectory:
     def __init__(self, path: Path, held: FileLock | None):
         self.path = path
         self._held = held
+        self.config, self.environment = path / "config.json", path / "environment.json"
+        self.status, self.run_log = path / "status.json", path / "run.log"
+        self.checkpoints, self.replay, self.policy = path / "checkpoints", path / "replay", path / "policy"
 
     @classmethod
     def create(cls, path: str | Path, overwrite: bool = False) -> RunDirectory:
@@ -113,34 +105,6 @@ class RunDirectory:
     @property
     def read_only(self) -> bool:
         return self._held is None
-
-    @property
-    def config(self) -> Path:
-        return self.path / "config.json"
-
-    @property
-    def environment(self) -> Path:
-        return self.path / "environment.json"
-
-    @property
-    def status(self) -> Path:
-        return self.path / "status.json"
-
-    @property
-    def run_log(self) -> Path:
-        return self.path / "run.log"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def replay(self) -> Path:
-        return self.path / "replay"
-
-    @property
-    def policy(self) -> Path:
-        return self.path / "policy"
 
     def write_config(self, config: dict[str, Any]) -> None:
         files.write_json(self.config, config)

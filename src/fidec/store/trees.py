@@ -13,21 +13,9 @@ import numpy as np
 from fidec.errors import CheckpointError
 from fidec.store import files
 
-_DTYPES = {
-    "BOOL": np.dtype(bool),
-    "U8": np.dtype(np.uint8),
-    "U16": np.dtype(np.uint16),
-    "U32": np.dtype(np.uint32),
-    "U64": np.dtype(np.uint64),
-    "I8": np.dtype(np.int8),
-    "I16": np.dtype(np.int16),
-    "I32": np.dtype(np.int32),
-    "I64": np.dtype(np.int64),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
-    "F16": np.dtype(np.float16),
-    "F32": np.dtype(np.float32),
-    "F64": np.dtype(np.float64),
-}
+_CODES = {"BOOL": "?", "F16": "f2", "F32": "f4", "F64": "f8", "BF16": ml_dtypes.bfloat16}
+_CODES |= {"U8": "u1", "U16": "u2", "U32": "u4", "U64": "u8", "I8": "i1", "I16": "i2", "I32": "i4", "I64": "i8"}
+_DTYPES = {name: np.dtype(code) for name, code in _CODES.items()}  # by their names in safetensors
 
 
 def _paths(tree: Any) -> tuple[list[tuple[str, Any]], Any]:

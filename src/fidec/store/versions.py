@@ -11,16 +11,8 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = (
-    "fidec",
-    "jax",
-    "jaxlib",
-    "flax",
-    "optax",
-    "numpy",
-    "mujoco",
-    "ogbench",
-    "gymnasium",
-    "gymnasium-robotics",
+    *("fidec", "jax", "jaxlib", "flax", "optax"),
+    *("numpy", "mujoco", "ogbench", "gymnasium", "gymnasium-robotics"),
 )
 
 
