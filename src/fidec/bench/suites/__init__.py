@@ -6,6 +6,7 @@ entry point in the group `fidec.suites` that names a `Suite`, for which it can c
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import tomllib
 from collections.abc import Mapping
@@ -58,8 +59,8 @@ class _Reader:
     def __init__(self, path: Path):
         self.path = path
 
-    def error(self, key: str, found: Any, allowed: str) -> ConfigError:
-        return ConfigError(f"{self.path}: {key} is {found!r}, expected {allowed}")
+    def error(self, key: str, value: Any, allowed: str) -> ConfigError:
+        return ConfigError(f"{self.path}: {key} is {value!r}, expected {allowed}")
 
     def check_keys(self, key: str, table: Any, known: Mapping[str, Any] | tuple[str, ...]) -> None:
         if not isinstance(table, dict):
@@ -98,12 +99,12 @@ class _Reader:
 
     def entries(self, table: dict[str, Any], key: str, kind: type) -> list[Any]:
         """A list of names and tables, as objects of `kind`, whose first field is the name."""
-        found = table.get(key)
-        if not isinstance(found, list) or not found:
-            raise self.error(key, found, "a list with at least one entry")
+        listed = table.get(key)
+        if not isinstance(listed, list) or not listed:
+            raise self.error(key, listed, "a list with at least one entry")
         first = dataclasses.fields(kind)[0].name
         made = []
-        for number, entry in enumerate(found):
+        for number, entry in enumerate(listed):
             where = f"{key}[{number}]"
             entry = {"name": entry} if isinstance(entry, str) else entry
             if not isinstance(entry, dict) or "name" not in entry:
@@ -126,10 +127,8 @@ class _Reader:
             raise self.error(f"data of task {task.name!r}", None, "a data source: an environment has no data")
         if task.data is None:
             return task
-        scheme, colon, what = task.data.partition(":")
-        if colon and scheme in ("npz", "hdf5"):
-            return dataclasses.replace(task, data=f"{scheme}:{self.path.parent.absolute() / Path(what).expanduser()}")
-        return dataclasses.replace(task, data=absolute_source(task.data))
+        with contextlib.chdir(self.path.parent):
+            return dataclasses.replace(task, data=absolute_source(task.data))
 
     def split_preset(self, variant: Variant) -> Variant:
         """NAME:PRESET as two fields."""
