@@ -398,7 +398,7 @@ def test_eval_repeats_the_last_evaluation(cli, tiny_env, npz, compile_cache, tmp
 
     shutil.copytree("run/policy", "elsewhere")
     table = cli("eval", "elsewhere", "--episodes", 3, "--seed", 9)[1]
-    assert "refined" in table
+    assert "success" in table
     check_error(cli("eval", "run", "--episodes", 0), 2, "--episodes")
     check_error(cli("eval", "run", "--seed", -1), 2, "seed")
     check_error(cli("eval", "run", "--task", "cube-singel-play-v0"), 2, "no task")

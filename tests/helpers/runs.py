@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ import numpy as np
 TASK = "pointmaze-medium-navigate-singletask-task1-v0"
 
 
-def random_columns(rows: int = 200, seed: int = 0, episode: int = 20) -> dict[str, np.ndarray]:
+def random_columns(rows: int = 200, seed: int = 0, episode: int = 20) -> dict[str, Any]:
     """Columns of a random data set with observations of 3 and actions of 2 dimensions."""
     rng = np.random.default_rng(seed)
     return {

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -138,6 +139,7 @@ def test_help_shows_the_tasks_own_defaults(capsys):
 def test_the_list_has_all_rows_and_imports_neither_jax_nor_mujoco():
     code = """
 import sys
+from typing import Any
 from fidec import cli
 cli.main(["tasks"])
 slow = [name for name in ("jax", "mujoco", "ogbench", "gymnasium") if name in sys.modules]
@@ -157,7 +159,7 @@ sys.exit(f"imported {slow}" if slow else 0)
     assert "fidec tasks --all" in lines[-1]
 
 
-def listed(capsys, *argv: str) -> list:
+def listed(capsys, *argv: str) -> Any:
     assert cli.main(["tasks", *argv, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
