@@ -1,12 +1,12 @@
-"""Every neural network of the package, as stateless flax.linen modules.
+"""All neural networks of the package, as stateless flax.linen modules.
 
 The sizes and initialisers are those of the FQL backbone that the benchmark's methods share: Dense -> GELU ->
 (LayerNorm), Glorot-uniform kernels, zero biases, time as one raw scalar.
 
-A network that looks at observations may have an encoder of its own, for images. It encodes each observation once
-and lays the features beside as many actions as it is given; who calls a network often for the same observations
-(a flow's Euler steps) encodes first, `features = network.apply(params, observations, method="encode")`, and then
-passes the features with `encoded=True`.
+A network with observations as input may have its own encoder, for images. It encodes each observation once and
+repeats the features for all its actions. To call a network several times for the same observations (a flow's Euler
+steps), encode first, `features = network.apply(params, observations, method="encode")`, and pass the features with
+`encoded=True`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def kernel_init(scale: float = 1.0):
 
 
 def orthogonal_init(scale: float = 2.0**0.5):
-    """Orthogonal initialisation; `scale` multiplies the weights. The default is for hidden layers of ReLU."""
+    """Orthogonal initialisation; `scale` multiplies the weights. The default is for hidden ReLU layers."""
     return nn.initializers.orthogonal(scale)
 
 
@@ -54,7 +54,7 @@ class MLP(nn.Module):
 
 
 class Impala(nn.Module):
-    """Images to features: stacks of convolution, pooling and one residual block. The benchmark's `impala_small`."""
+    """Image encoder: stacks of convolution, pooling and one residual block. The benchmark's `impala_small`."""
 
     channels: Sequence[int] = (16, 32, 32)
     features: int = 512
@@ -73,15 +73,15 @@ class Impala(nn.Module):
 
 
 def beside(features: Float[Array, "*batch n"], x: Float[Array, "*more d"]) -> Float[Array, "*more n"]:
-    """Features repeated along the leading axes that x has beyond them."""
+    """Features, repeated along the additional leading axes of x."""
     return jnp.broadcast_to(features, (*x.shape[:-1], features.shape[-1]))
 
 
 class Observer(nn.Module):
-    """A network that looks at observations, through its `encoder` if it has one."""
+    """A network with observations as input, encoded by its `encoder` if it has one."""
 
     def encode(self, observations: Array) -> Array:
-        """Features of images; vectors are their own."""
+        """Features of images; vectors are returned unchanged."""
         encoder = getattr(self, "encoder", None)
         return observations if encoder is None else encoder(observations)
 
@@ -118,7 +118,7 @@ class Critic(Observer):
 
 
 class Value(Observer):
-    """V(s): one scalar an observation."""
+    """V(s): one scalar for each observation."""
 
     hidden: Sequence[int]
     layer_norm: bool = True
@@ -132,7 +132,7 @@ class Value(Observer):
 
 
 class Actor(Observer):
-    """The mean of a Gaussian policy, or a deterministic action before squashing: a small output layer at first."""
+    """The mean of a Gaussian policy, or a deterministic action before squashing. The output layer starts small."""
 
     hidden: Sequence[int]
     action_dim: int
@@ -146,9 +146,9 @@ class Actor(Observer):
 
 
 class GaussianActor(nn.Module):
-    """Mean and log standard deviation of a Gaussian policy, both of the state, from one small output layer.
+    """Mean and log standard deviation of a Gaussian policy, both functions of the state, from one small output layer.
 
-    With `affine_log_std` the log standard deviation is c_1 raw + c_0, with learnt scalars that begin at 1 and -1.
+    With `affine_log_std` the log standard deviation is c_1 raw + c_0, with learned scalars that start at 1 and -1.
     """
 
     hidden: Sequence[int]
@@ -171,7 +171,7 @@ class GaussianActor(nn.Module):
 
 
 class VelocityField(Observer):
-    """v(s, x, t): the velocity that carries noise (t = 0) to actions (t = 1)."""
+    """v(s, x, t): the velocity of the flow from noise (t = 0) to actions (t = 1)."""
 
     hidden: Sequence[int]
     action_dim: int
@@ -190,7 +190,7 @@ class VelocityField(Observer):
 
 
 class ResidualMap(Observer):
-    """delta(s, a): the displacement of an action, the network of the local transport map a + delta."""
+    """delta(s, a): the displacement of an action; a + delta is the local transport map."""
 
     hidden: Sequence[int]
     action_dim: int
@@ -207,14 +207,14 @@ class ResidualMap(Observer):
 class Denoiser(nn.Module):
     """eps(s, x, k): the noise in an action x that was noised to level k. IDQL's residual network.
 
-    The level goes through learnable Fourier features and a small network of its own. k may be one level for all x.
+    The level is encoded by learnable Fourier features and a small network. k may be one level for all x.
     """
 
     action_dim: int
     width: int = 256
     blocks: int = 3
     dropout: float = 0.1
-    fourier: int = 64  # features of the level: as many cosines as sines
+    fourier: int = 64  # features of the level, half of them cosines and half sines
     condition: int = 128
     activation: Callable = jax.nn.mish
 
@@ -247,7 +247,7 @@ def sinusoids(x: Float[Array, "*batch 1"], features: int) -> Float[Array, "*batc
 
 
 class ConsistencyNetwork(nn.Module):
-    """F(s, x, sigma) of a consistency model: Mish, and an embedding of the noise level by a small network."""
+    """F(s, x, sigma) of a consistency model, with Mish. A small network embeds the noise level."""
 
     hidden: Sequence[int]
     action_dim: int

@@ -1,4 +1,4 @@
-"""Optimisation, thin over optax: steps on several modules, the two scopes of clipping, and Polyak averaging."""
+"""Optimisation with optax: steps on several modules, the two scopes of clipping, and Polyak averaging."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ ClipScope = Literal["global", "module"]
 def clip_gradients(grads: dict[str, Params], limit: float | None, scope: ClipScope) -> dict[str, Params]:
     """Scale gradients whose norm exceeds `limit`.
 
-    `global` takes one norm over all modules, so a large critic gradient shrinks every other module's step as
-    well; `module` clips each module by its own norm.
+    `global` takes one norm over all modules, so a large critic gradient also shrinks the steps of all other modules.
+    `module` clips each module by its own norm.
     """
     if limit is None:
         return grads
@@ -38,7 +38,7 @@ def polyak(params: Params, target: Params, rate: float | jax.Array) -> Params:
 def gradients(
     losses: Mapping[str, Callable[[Params, dict[str, Params]], tuple[jax.Array, Metrics]]], params: dict[str, Params]
 ) -> tuple[dict[str, Params], Metrics]:
-    """The gradient of each module's loss by that module alone, all taken at `params`, and what the losses report.
+    """The gradient of each module's loss with respect to that module, all taken at `params`, and the metrics.
 
     A loss takes the module's own parameters, which are differentiated, and those of all modules, which are not.
     """
@@ -63,7 +63,7 @@ def step(
     params: dict[str, Params],
     states: dict[str, Any],
 ) -> tuple[dict[str, Params], dict[str, Any]]:
-    """One step on the modules that have a gradient; the others stay, and so do their moments."""
+    """One step on the modules that have a gradient. The others and their optimiser states do not change."""
     params, states = dict(params), dict(states)
     for name, grad in grads.items():
         updates, states[name] = optimiser_of(optimisers, name).update(grad, states[name], params[name])

@@ -2,7 +2,7 @@
 
     L = -E log N(a; mu(s), I) = E 1/2 |a - mu(s)|^2 + const
 
-It acts by its mean. Source: the benchmark's description; no code was published.
+The action is the mean. Source: the benchmark's description; no code was published.
 """
 
 from __future__ import annotations
@@ -51,6 +51,6 @@ METHOD = Method(
     summary="behaviour cloning with a Gaussian",
     config=BCConfig,
     make=make,
-    offline_only="it imitates whatever is in its data, so it would imitate its own actions and nothing would improve",
+    offline_only="it imitates its data, so it would imitate its own actions and not improve",
     logs={"mse": "mean squared error of the mean action"},
 )

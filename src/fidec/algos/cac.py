@@ -1,14 +1,14 @@
-"""CAC, Consistency-AC: a consistency model as the policy, pushed towards value through its two sampling steps.
+"""CAC, Consistency-AC: a consistency model as the policy, trained to maximise Q through its two sampling steps.
 
     critic  sum_i E (Q_i(s, a) - r - gamma m min_j max_k Qbar_j(s', a'_k))^2,   a'_1..a'_10 ~ the averaged actor
     actor   L_cons + eta L_Q
             L_cons = E w (f(s, a + sigma_{n+1} z, sigma_{n+1}) - fbar(s, a + sigma_n z, sigma_n))^2
-            L_Q = -E Q_i(s, a_pi) / mean|Q_j(s, a_pi)|,   (i, j) = (1, 2) or (2, 1) by a fair coin for the step
+            L_Q = -E Q_i(s, a_pi) / mean|Q_j(s, a_pi)|,   (i, j) = (1, 2) or (2, 1), equally likely in each step
     act     one of 50 draws, with probabilities softmax(min Qbar(s, a))
 
-f, the noise levels sigma_n and their growing number are those of `fidec.ops.consistency`; fbar is an average of the
-actor's parameters that moves every fifth step, after the first thousand. Nobody published whether the benchmark
-transformed rewards for CAC or let its learning rate decay: here neither is done.
+f, the noise levels sigma_n and their growing number are those of `fidec.ops.consistency`. fbar has an average of the
+actor's parameters, updated every fifth step after the first thousand. It is not published whether the benchmark
+transformed rewards for CAC or let its learning rate decay; here neither is done.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ class CACConfig(backbone.ValueConfig):
     hidden: tuple[int, ...] = (256, 256, 256)
     """Widths of the hidden layers of every network."""
     eta: float = 0.3
-    """Weight of value against consistency; from 0.003 to 4.5 over the benchmark's tasks."""
+    """Weight of Q against consistency; from 0.003 to 4.5 over the benchmark's tasks."""
     sample_sigmas: tuple[float, ...] = (80.0, 2.0)
     """Noise levels of the sampling steps, falling."""
     schedule_steps: int = 50_000
     """Updates in which the number of noise levels grows from 2 to 150."""
     schedule_restart: bool = True
-    """Start the schedule anew after so many updates, as the published loop does; otherwise stay at 150."""
+    """Restart the schedule after `schedule_steps` updates, as in the published code; otherwise stay at 150."""
     scale_consistency: bool = True
     """Weight the consistency loss by 100 / (sigma_{n+1} - sigma_n)."""
     max_q_backup: bool = True
     """Bootstrap from the best of several next actions, for each critic; otherwise from a single one."""
     backup_samples: int = 10
-    """How many next actions that takes."""
+    """Number of these next actions."""
     q_norm: bool = False
     """Divide the critic's target by its standard deviation in the batch."""
     grad_clip: float | None = 5.0
     """Largest gradient norm of each module; None does not clip."""
     ema_rate: float = 0.005
-    """Rate at which the averaged actor follows."""
+    """Rate of the averaged actor."""
     ema_interval: int = 5
-    """Steps between its moves."""
+    """Steps between its updates."""
     ema_start: int = 1000
-    """The step of its first move: until then it is the initial actor. Lower it for short runs."""
+    """The step of its first update; until then it is the initial actor. Lower it for short runs."""
     samples: int = 50
     """Number of draws. Acting picks one of them by value."""
 
@@ -108,7 +108,7 @@ def make(config: CACConfig, spec: Spec) -> Algorithm:
             draws = config.backup_samples if config.max_q_backup else 1
             next_actions = draw(state.target["actor"], batch.next_observations, next_key, draws)
             next_q = critic.apply(state.target["critic"], batch.next_observations, next_actions)
-            next_v = next_q.max(axis=1).min(axis=0)  # the best draw by each critic, then the lower of these
+            next_v = next_q.max(axis=1).min(axis=0)  # the maximum over draws, then the minimum over critics
             goal = values.td_target(batch.rewards, batch.masks, next_v, config.discount)
             if config.q_norm:
                 goal = goal / jnp.maximum(goal.std(), 1e-6)
@@ -123,8 +123,8 @@ def make(config: CACConfig, spec: Spec) -> Algorithm:
             )
             actions = draw(own, batch.observations, policy_key, 1)[0]
             q = critic.apply(params["critic"], batch.observations, actions)
-            climbed, scaling = jnp.where(jax.random.bernoulli(coin_key), q[::-1], q)
-            loss = consistent - config.eta * climbed.mean() * values.value_scale(scaling)
+            q_i, q_j = jnp.where(jax.random.bernoulli(coin_key), q[::-1], q)
+            loss = consistent - config.eta * q_i.mean() * values.value_scale(q_j)
             return loss, {"consistency": consistent, "q_policy": q.mean(), "levels": number.astype(jnp.float32)}
 
         due = (state.step >= config.ema_start) & (state.step % config.ema_interval == 0)
@@ -135,7 +135,7 @@ def make(config: CACConfig, spec: Spec) -> Algorithm:
         draw_key, pick_key = jax.random.split(key)
         actions = draw(state.params["actor"], observations, draw_key, candidates)
         q = critic.apply(state.target["critic"], observations, actions).min(axis=0)
-        # The largest of q plus Gumbel noise is a draw from softmax(q).
+        # The argmax of q plus Gumbel noise is a draw from softmax(q).
         return policies.best_of(actions, q + jax.random.gumbel(pick_key, q.shape))
 
     def act(state: State, observations, key):
@@ -149,11 +149,11 @@ def make(config: CACConfig, spec: Spec) -> Algorithm:
 
 METHOD = Method(
     name="cac",
-    summary="consistency model as the policy, pushed towards value through its two sampling steps",
+    summary="consistency model as the policy; maximises Q through its two sampling steps",
     config=CACConfig,
     make=make,
     logs={
-        "consistency": "the consistency loss, the actor's loss without value",
+        "consistency": "the consistency loss, the actor's loss without Q",
         "q_policy": "mean of Q at the actor's actions",
         "levels": "the number of noise levels at this step",
     },

@@ -1,16 +1,16 @@
-"""Cal-QL: conservative Q-learning that never pushes Q below what the data itself achieved.
+"""Cal-QL: conservative Q-learning that does not lower Q below the data's returns at the policy's actions.
 
     critic       sum_i E (Q_i(s, a) - y)^2 + alpha E gap_i,   y = r + gamma m max_j min Qbar(s', a'_j)
                  gap_i = log sum_j exp(Q_i(s, a_j) - log p(a_j)) - Q_i(s, a)
     actor        E [alpha_T log pi(a | s) - min Q(s, a)],   pi = tanh of a Gaussian
     temperature  log alpha_T (H - H*),   H* = -d
-    multiplier   with a `lagrange_gap` beta the term is alpha alpha' (gap - beta), and alpha' ascends on it
+    multiplier   with a `lagrange_gap` beta the term is alpha alpha' (gap - beta), and alpha' takes ascent steps on it
 
-The a_j are three groups of equal size: uniform in the box, from pi(s') and from pi(s), all judged at s. At the
-policy's actions Q is replaced by max(Q, G), G the data's return from s on. Without `calibrate` it is CQL.
-The reward's bias, which nobody published for OGBench, is 0; the returns are those of `OfflineDataset.returns`.
-It acts by the tanh of the policy's mean and explores by a sample. Online it collects a whole episode, whose returns
-are then known, before as many updates; half of each batch is online data.
+The a_j are three groups of equal size: uniform in the box, from pi(s') and from pi(s), all evaluated at s. At the
+policy's actions Q is replaced by max(Q, G), where G is the data's return from s on. Without `calibrate` it is CQL.
+The reward bias is not published for OGBench; here it is 0. The returns are those of `OfflineDataset.returns`.
+The action is the tanh of the policy's mean; exploration is a sample. Online it collects a whole episode, whose
+returns are then known, and takes as many updates. Half of each batch is online data.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ class CalQLConfig(backbone.ValueConfig):
     """Cal-QL's options."""
 
     alpha: float = 5.0
-    """Weight of the conservative term; with `lagrange_gap` it is multiplied by the learnt multiplier."""
+    """Weight of the conservative term; with `lagrange_gap` it is multiplied by the learned multiplier."""
     lagrange_gap: float | None = None
-    """beta: learn a multiplier that holds the gap at this value; None leaves the weight at `alpha`."""
+    """beta: learn a multiplier that keeps the gap at this value; None keeps the weight at `alpha`."""
     calibrate: bool = True
-    """Bound Q at the policy's actions by the data's return; without it this is CQL."""
+    """Bound Q from below by the data's return, at the policy's actions; without it this is CQL."""
     action_samples: int = 10
     """Actions in each of the three groups of the conservative term, and in the target's maximum."""
     reward_scale: float = 10.0
-    """Rewards and returns are multiplied by this; every Q that is logged is in these units."""
+    """Factor on rewards and returns; every logged Q is in these units."""
     policy_learning_rate: float = 1e-4
-    """Learning rate of the policy and of its temperature; `learning_rate` is the critics'."""
+    """Learning rate of the policy and of its temperature; `learning_rate` is that of the critics."""
     target_entropy_scale: float = 1.0
     """The target entropy is minus this, times the number of action dimensions."""
 
@@ -69,15 +69,15 @@ def make(config: CalQLConfig, spec: Spec) -> Algorithm:
         config.hidden, spec.action_dim, **shape, log_std_bounds=(-20.0, 2.0), affine_log_std=True
     )
     critic: Any = nn.Critic(config.hidden, layer_norm=False, output_scale=0.01, **shape)
-    fast, slow = optax.adam(config.learning_rate), optax.adam(config.policy_learning_rate)
-    optimisers = {"critic": fast, "actor": slow, "temperature": slow, "multiplier": fast}
-    n, learnt = config.action_samples, config.lagrange_gap is not None
+    critic_adam, policy_adam = optax.adam(config.learning_rate), optax.adam(config.policy_learning_rate)
+    optimisers = {"critic": critic_adam, "actor": policy_adam, "temperature": policy_adam, "multiplier": critic_adam}
+    n, learned = config.action_samples, config.lagrange_gap is not None
     gap_goal = config.lagrange_gap or 0.0
 
     def init(key: PRNGKey) -> State:
         params = backbone.init_modules(key, {"critic": (critic, "sa"), "actor": (actor, "s")}, spec)
         params["temperature"] = jnp.zeros(())
-        if learnt:
+        if learned:
             params["multiplier"] = jnp.ones(())  # log alpha'
         return backbone.start(params, optimisers, targets=("critic",))
 
@@ -97,19 +97,19 @@ def make(config: CalQLConfig, spec: Spec) -> Algorithm:
             return policies.tanh_normal_sample(key, mean, log_std)
 
         def conservative(own, params):
-            """The mean gap over heads and rows, and what it says of the three groups."""
+            """The mean gap over heads and rows, and metrics of the sampled actions."""
             uniform = jax.random.uniform(uniform_key, (n, *batch.actions.shape), minval=-1.0, maxval=1.0)
             uniform_log = jnp.full(uniform.shape[:-1], spec.action_dim * jnp.log(0.5))
-            after, after_log = draw(params, batch.next_observations, next_key)
-            now, now_log = draw(params, batch.observations, now_key)
-            sampled = critic.apply(own, batch.observations, jnp.concatenate([uniform, after, now]))
-            elsewhere, chosen = sampled[:, :n], sampled[:, n:]
-            bounded = values.calibrate(chosen, bound)
+            next_actions, next_log = draw(params, batch.next_observations, next_key)
+            now_actions, now_log = draw(params, batch.observations, now_key)
+            sampled = critic.apply(own, batch.observations, jnp.concatenate([uniform, next_actions, now_actions]))
+            uniform_q, policy_q = sampled[:, :n], sampled[:, n:]
+            bounded = values.calibrate(policy_q, bound)
             q = critic.apply(own, batch.observations, batch.actions)
-            everywhere = jnp.concatenate([elsewhere, bounded], axis=1)
-            log_densities = jnp.concatenate([uniform_log, after_log, now_log])
-            gap = values.conservative_gap(everywhere, log_densities, q).mean()
-            return gap, {"q_random": elsewhere.mean(), "calibrated": jnp.mean(bounded > chosen)}
+            all_q = jnp.concatenate([uniform_q, bounded], axis=1)
+            log_densities = jnp.concatenate([uniform_log, next_log, now_log])
+            gap = values.conservative_gap(all_q, log_densities, q).mean()
+            return gap, {"q_random": uniform_q.mean(), "calibrated": jnp.mean(bounded > policy_q)}
 
         def critic_loss(own, params):
             next_actions, _ = draw(params, batch.next_observations, target_key)
@@ -118,7 +118,7 @@ def make(config: CalQLConfig, spec: Spec) -> Algorithm:
             q = critic.apply(own, batch.observations, batch.actions)
             error = values.td_loss(q, goal)
             gap, info = conservative(own, params)
-            weight = weight_of(params["multiplier"]) if learnt else jnp.asarray(config.alpha, jnp.float32)
+            weight = weight_of(params["multiplier"]) if learned else jnp.asarray(config.alpha, jnp.float32)
             info |= {"td_loss": error, "conservative_gap": gap, "conservative_weight": weight}
             loss = len(q) * (error + weight * (gap - gap_goal))
             return loss, info | {"q_data": q.mean(), "td_target": goal.mean()}
@@ -127,7 +127,7 @@ def make(config: CalQLConfig, spec: Spec) -> Algorithm:
             gap, _ = conservative(params["critic"], params)
             return -weight_of(own) * (gap - gap_goal), {}
 
-        losses = {"critic": critic_loss} | ({"multiplier": multiplier_loss} if learnt else {})
+        losses = {"critic": critic_loss} | ({"multiplier": multiplier_loss} if learned else {})
         losses |= soft_losses(
             actor,
             critic,
@@ -157,8 +157,8 @@ METHOD = Method(
     logs={
         "td_loss": "mean squared TD error, without the conservative term",
         "conservative_gap": "soft maximum of Q over sampled actions, minus Q at the data's",
-        "conservative_weight": "what the gap is multiplied with: alpha, times the multiplier if there is one",
-        "calibrated": "share of policy actions at which the return, not Q, is counted",
+        "conservative_weight": "the weight of the gap: alpha, times the multiplier if there is one",
+        "calibrated": "share of policy actions where the return replaces Q",
         "q_random": "mean of Q at uniformly drawn actions",
         "q_policy": "mean of the lower Q at the policy's actions",
         "entropy": "entropy of the policy, estimated by its log-density at drawn actions",

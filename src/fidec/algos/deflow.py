@@ -3,7 +3,7 @@
     a_0 = mu_beta(s, z),    a = a_0 + delta(s, a_0)
     max_delta  E[Q(s, a)]   subject to   E[D(delta)] <= budget
 
-Both are `fidec.algos.fidec.make_constrained`; FiDec with `constraint="isotropic"` is DeFlow bit for bit.
+Both use `fidec.algos.fidec.make_constrained`. FiDec with `constraint="isotropic"` is DeFlow bit for bit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class DeFlowConfig(fidec.ResidualConfig):
 PRESETS = {
     # DeFlow's own code: lambda starts at e.
     "paper": {"multiplier_init": 2.718281828459045},
-    # The copy beside FiDec's released code, its baseline.
+    # The copy in FiDec's released code, its baseline.
     "released": {"normalize_q": False, "grad_clip": 5.0, "clip_scope": "global"},
 }
 

@@ -1,12 +1,11 @@
-"""FAWAC: a flow policy by advantage-weighted flow matching.
+"""FAWAC: a flow policy trained by advantage-weighted flow matching.
 
     critic  E (Q(s, a) - r - gamma m Qbar(s', mu_theta(s', z)))^2
     value   E (V(s) - mean Qbar(s, a))^2
     flow    E w |v_theta(s, x_t, t) - (a - z)|^2 / d,   w = min(exp(alpha (mean Q(s, a) - V(s))), 100)
 
-The benchmark's paper gives neither the definition of V nor the limit of the weights. Chosen here: V is a network
-regressed on the target critics at the data's actions, and the limit is 100, as in a later flow AWAC by the same
-group.
+The benchmark's paper gives neither the definition of V nor the limit of the weights. Here V is a network regressed
+on the target critics at the data's actions. The limit is 100, as in a later flow AWAC by the same group.
 """
 
 from __future__ import annotations

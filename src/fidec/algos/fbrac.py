@@ -1,9 +1,9 @@
-"""FBRAC: a flow policy that climbs Q through its own ODE, held to the data by flow matching.
+"""FBRAC: a flow policy that maximises Q by gradients through its own ODE; flow matching keeps it near the data.
 
     critic  E (Q(s, a) - r - gamma m Qbar(s', mu_theta(s', z)))^2
     flow    alpha E |v_theta(s, x_t, t) - (a - z)|^2 / d - E Q(s, mu_theta(s, z))
 
-The gradient of Q goes back through all Euler steps and the final clip, beyond which it is zero.
+The gradient of Q goes through all Euler steps and the final clip. It is zero where the clip is active.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def make(config: FBRACConfig, spec: Spec) -> Algorithm:
 
 METHOD = Method(
     name="fbrac",
-    summary="flow policy that climbs Q through its own ODE, held to the data by flow matching",
+    summary="flow policy that maximises Q through its ODE; flow matching keeps it near the data",
     config=FBRACConfig,
     make=make,
     logs={

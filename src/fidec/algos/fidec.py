@@ -5,7 +5,7 @@
     max_delta  E[Q(s, a)]   subject to   E[D(delta; s, a_0)] <= budget
     D(delta; s, a_0) = c delta^T F delta,    F = (1/K) sum_k s_k s_k^T + rho I
 
-with scores s_k read off the flow's velocity field at time t_eps. One update (Algorithm 1 of the paper):
+with scores s_k computed from the flow's velocity field at time t_eps. One update (Algorithm 1 of the paper):
 
     critic      (Q(s, a) - r - gamma m Qbar(s', a_0' + delta(s', a_0')))^2
     flow        flow matching on the data's actions
@@ -35,12 +35,12 @@ from fidec.errors import ConfigError
 from fidec.ops import dual, fisher, values
 from fidec.types import Batch, Metrics, PRNGKey, Spec
 
-START_TIME = 0.8  # where the score is read until the first calibration
+START_TIME = 0.8  # t_eps until the first calibration
 
 
 @dataclass(frozen=True)
 class ResidualConfig(refined.RefinedConfig):
-    """What FiDec and DeFlow share. The defaults are the benchmark's common values."""
+    """Options that FiDec and DeFlow share. The defaults are the benchmark's common values."""
 
     multiplier_init: float = 10.0
     """lambda at the start."""
@@ -74,14 +74,14 @@ class FiDecConfig(ResidualConfig, refined.ConstraintConfig):
     budget_nats: float = 0.5
     """The trust region's size for stein, path and denoising, in nats: the KL from the behaviour flow."""
     calibrate_every: int = 1000
-    """Updates between two choices of t_eps, if that is auto; until the first it is 0.8."""
+    """Updates between two choices of t_eps, if it is auto; until the first it is 0.8."""
 
 
 PRESETS = {
     # Algorithm 1: one score at the clean action, 1/2 delta^T I delta, projected multiplier, modules in turn. The
-    # paper's table scales I by its trace and clips gradients at 5; damping it gives for the closed form only. What it
-    # leaves open is chosen here: eta and the scope of the clip. lambda answers the penalty that the residual step has
-    # just computed.
+    # paper's table scales I by its trace and clips gradients at 5. It gives damping for the closed form only. It does
+    # not give eta and the scope of the clip, which are chosen here. The step of lambda uses the penalty that the
+    # residual step has just computed.
     "paper": {
         "constraint": "local",
         "t_eps": 0.8,
@@ -229,7 +229,7 @@ LOGS = {
     "penalty": "E[D], to be compared with the budget (in nats for `stein`, `path` and `denoising`)",
     "multiplier": "lambda at the start of the update",
     "displacement": "root mean square of |delta|, before clipping",
-    "clipped": "share of action components that the displacement carries outside [-1, 1]",
+    "clipped": "share of action components that the displacement moves outside [-1, 1]",
 }
 METHOD = Method(
     name="fidec",
@@ -237,5 +237,5 @@ METHOD = Method(
     config=FiDecConfig,
     make=make,
     presets=PRESETS,
-    logs={**LOGS, "t_eps": "the time at which the score is read, if it is calibrated"},
+    logs={**LOGS, "t_eps": "the time at which the score is evaluated, if it is calibrated"},
 )

@@ -1,9 +1,9 @@
-"""FiDec in closed form: each action takes the natural gradient step of its own trust region, without a network.
+"""FiDec in closed form: each action takes a natural gradient step in its own trust region, without a network.
 
     delta* = (1/lambda) F^-1 grad_a Q(s, a_0),    lambda such that D(delta*; s, a_0) = budget
 
-With n steps the action walks: each step starts where the last one ended and is an n-th as long, so it may spend
-budget / n^2 of a quadratic form. Critic and flow are learned as in FiDec. Acting needs the critic.
+With n steps, each step starts where the last one ended and is 1/n as long, so its penalty may be budget / n^2.
+Critic and flow are learned as in FiDec. Acting needs the critic.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ClosedFormConfig(refined.ConstraintConfig):
     """The closed form's options."""
 
     refine_steps: int = 1
-    """Steps in which an action walks, each to 1 / refine_steps of the length."""
+    """Number of steps, each 1 / refine_steps as long."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -51,7 +51,7 @@ def walk(value_gradient, scores_of, base, key: PRNGKey, budget, constraint: Quad
     def step(actions, step_key):
         scores = scores_of(actions, step_key)
         direction = fisher.natural_direction(value_gradient(actions), scores, damping=constraint.damping)
-        # Unit length first: the squares below would underflow where the critic is flat.
+        # Normalised first, because the squares below would underflow where the gradient of the critic is small.
         direction /= jnp.maximum(jnp.linalg.norm(direction, axis=-1, keepdims=True), 1e-12)
         length = jnp.sqrt(budget / jnp.maximum(constraint.form(direction, scores), 1e-12))
         return actions + direction * length[..., None] / steps, None
@@ -122,6 +122,6 @@ METHOD = Method(
     make=make,
     logs={
         "displacement": "root mean square of |delta| at the next states, before clipping",
-        "clipped": "share of action components that the displacement carries outside [-1, 1]",
+        "clipped": "share of action components that the displacement moves outside [-1, 1]",
     },
 )

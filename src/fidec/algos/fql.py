@@ -1,11 +1,11 @@
-"""FQL: a one-step policy, distilled from a behaviour flow and pushed towards value.
+"""FQL: a one-step policy, distilled from a behaviour flow and trained to maximise Q.
 
     critic   E (Q(s, a) - r - gamma m Qbar(s', mu_omega(s', z)))^2
     flow     flow matching on the data's actions
     policy   alpha E |mu_omega(s, z) - mu_beta(s, z)|^2 / d - E Q(s, mu_omega(s, z))
 
 The student mu_omega is one pass through a network, so acting needs no flow solve. Distillation compares the
-student before clipping with the teacher after it, as FQL's code does. Online it explores by its own noise z.
+student before clipping with the teacher mu_beta after clipping, as in FQL's code. Online it explores by its noise z.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class FQLConfig(backbone.FlowConfig):
     normalize_q: bool = False
     """Divide Q by its mean magnitude in the policy's objective."""
     train_flow: bool = True
-    """Train the behaviour flow. False leaves it and its Adam as they are: a flow frozen online."""
+    """Train the behaviour flow. False keeps it and its optimiser state as they are: a flow frozen online."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -43,7 +43,7 @@ class FQLConfig(backbone.FlowConfig):
 def make(config: FQLConfig, spec: Spec) -> Algorithm:
     encoder = backbone.encoder(spec)
     critic: Any = nn.Critic(config.hidden, encoder=encoder)
-    # mu_omega(s, z), not clipped: the residual map's network, of noise instead of an action.
+    # mu_omega(s, z), not clipped: the residual map's network, with noise as input instead of an action.
     student: Any = nn.ResidualMap(config.hidden, spec.action_dim, encoder=encoder)
     teacher = backbone.FlowPolicy(config.hidden, spec, config.flow_steps)
     adam = optax.adam(config.learning_rate)
@@ -65,10 +65,10 @@ def make(config: FQLConfig, spec: Spec) -> Algorithm:
             return teacher.loss(own, batch.observations, batch.actions, flow_key), {}
 
         def policy_loss(own, params):
-            proposed = student.apply(own, batch.observations, noise)
-            taught = teacher.sample(params["flow"], batch.observations, noise)
-            distillation = jnp.mean((proposed - taught) ** 2)
-            q = critic.apply(params["critic"], batch.observations, jnp.clip(proposed, -1.0, 1.0)).mean(axis=0)
+            actions = student.apply(own, batch.observations, noise)
+            teacher_actions = teacher.sample(params["flow"], batch.observations, noise)
+            distillation = jnp.mean((actions - teacher_actions) ** 2)
+            q = critic.apply(params["critic"], batch.observations, jnp.clip(actions, -1.0, 1.0)).mean(axis=0)
             scale = values.value_scale(q) if config.normalize_q else 1.0
             loss = config.alpha * distillation - scale * q.mean()
             return loss, {"distillation": distillation, "q_policy": q.mean()}
@@ -91,7 +91,7 @@ def make(config: FQLConfig, spec: Spec) -> Algorithm:
 
 METHOD = Method(
     name="fql",
-    summary="one-step policy distilled from a behaviour flow and pushed towards value",
+    summary="one-step policy, distilled from a behaviour flow while it maximises Q",
     config=FQLConfig,
     make=make,
     logs={

@@ -1,15 +1,15 @@
-"""IDQL: IQL's values over a diffusion model of the behaviour; the policy is the best of N of its samples.
+"""IDQL: IQL's values and a diffusion model of the behaviour; the policy is the best of N of its samples.
 
     value     E |tau - 1(u < 0)| u^2,   u = min Qbar(s, a) - V(s)
     critic    E (Q_i(s, a) - r - gamma m V(s'))^2, summed over the two critics
     denoiser  E |eps(s, sqrt(abar_k) a + sqrt(1 - abar_k) z, k) - z|^2,   k ~ U{0, ..., T - 1}
     act       argmax over a_1, ..., a_N of min Qbar(s, a_i), drawn in T steps from the moving average of the denoiser
 
-The published lengths, two actor steps for each value step, are those of the repository's older code, so its denoiser
-is the one here: Mish, 64 Fourier features, no weight decay, V without LayerNorm. All modules take one step on one
-batch; nobody published the benchmark's batch sizes. The learning rate is constant by default (`decay_steps`), for the
-published decay makes sense only in a run of that very length. `DiffusionConfig`, `DiffusionPolicy`, the value
-networks and the optimisers are also SRPO's.
+The published lengths, two actor steps for each value step, are those of the repository's older code. So its
+denoiser is used here: Mish, 64 Fourier features, no weight decay, V without LayerNorm. All modules take one step on
+one batch; the benchmark's batch sizes are not published. The learning rate is constant by default (`decay_steps`),
+because the published decay makes sense only in a run of that length. SRPO also uses `DiffusionConfig`,
+`DiffusionPolicy`, the value networks and the optimisers.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from fidec.types import Batch, Metrics, Params, PRNGKey, Spec
 
 @dataclass(frozen=True)
 class DiffusionConfig(ExpectileConfig):
-    """Options of expectile values beside a diffusion model of the behaviour."""
+    """Options of expectile values with a diffusion model of the behaviour."""
 
     hidden: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers of critics and value; published: 512 twice on locomotion, 256 twice elsewhere."""
     diffusion_steps: int = 5
-    """T: levels of noise."""
+    """T: number of noise levels."""
     denoiser_width: int = 256
     """Width of the denoiser; inside a block it is four times that."""
     denoiser_blocks: int = 3
@@ -44,11 +44,11 @@ class DiffusionConfig(ExpectileConfig):
     dropout: float = 0.1
     """Dropout in the denoiser's blocks, in training only."""
     ema_rate: float = 0.001
-    """Rate of the denoiser's moving average, which is the behaviour model that is used."""
+    """Rate of the denoiser's moving average, which is the behaviour model."""
     weight_decay: float = 0.0
     """AdamW's decay of the denoiser's weights; 1e-4 in the repository's newest code."""
     decay_steps: int = 0
-    """Steps of a cosine decay of the actor's learning rate, published 3 million, a whole run; 0 keeps it constant."""
+    """Steps of a cosine decay of the actor's learning rate; published: 3 million, a whole run; 0: constant."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -82,7 +82,7 @@ class DiffusionPolicy:
         self.schedule = diffusion.vp_schedule(config.diffusion_steps)
 
     def predictor(self, params: Params, observations: Any, dropout: PRNGKey | None = None) -> diffusion.Predictor:
-        """The noise predictor of these states; with a key as in training, without one in full."""
+        """The noise predictor of these states; with a key it has dropout, as in training."""
         options = {} if dropout is None else {"training": True, "rngs": {"dropout": dropout}}
         return lambda x, k: self.network.apply(params, observations, x, k, **options)
 
@@ -97,7 +97,7 @@ class DiffusionPolicy:
         return loss
 
     def sample(self, params: Params, observations: Any, key: PRNGKey, spec: Spec, number: int) -> jax.Array:
-        """That many actions for each observation, along the leading axis."""
+        """`number` actions for each observation, along the leading axis."""
         keys = jax.random.split(key, len(self.schedule.beta))
         noise = jax.vmap(lambda k: backbone.noise_for(k, observations, spec, number))(keys)
         return diffusion.sample(self.schedule, self.predictor(params, observations), noise)
@@ -112,12 +112,12 @@ def value_networks(config: DiffusionConfig) -> tuple[Any, Any]:
 def optimisers(config: DiffusionConfig) -> dict[str, optax.GradientTransformation]:
     """By module; `policy` is for SRPO."""
     rate = config.learning_rate
-    falling = optax.cosine_decay_schedule(rate, config.decay_steps) if config.decay_steps else rate
+    actor_rate = optax.cosine_decay_schedule(rate, config.decay_steps) if config.decay_steps else rate
     return {
         "value": optax.adam(rate),
         "critic": optax.adam(rate),
-        "denoiser": optax.adamw(falling, weight_decay=config.weight_decay),
-        "policy": optax.adam(falling),
+        "denoiser": optax.adamw(actor_rate, weight_decay=config.weight_decay),
+        "policy": optax.adam(actor_rate),
     }
 
 
@@ -138,9 +138,9 @@ def make(config: IDQLConfig, spec: Spec) -> Algorithm:
     def act_with_base(state: State, observations, key, candidates: int = config.samples):
         drawn = behaviour.sample(state.target["denoiser"], observations, key, spec, candidates)
         q = critic.apply(state.target["critic"], observations, drawn).min(axis=0)
-        return policies.best_of(drawn, q), drawn[0]  # the first draw is a sample of the behaviour
+        return policies.best_of(drawn, q), drawn[0]  # the first one is a sample of the behaviour
 
-    # It acts by its targets alone.
+    # Acting needs the targets only.
     return with_base(init, update, act_with_base, lambda state: state._replace(params={}, optimiser=None))
 
 

@@ -1,9 +1,9 @@
-"""IFQL: IQL's values over a behaviour flow; the policy is the best of N flow samples.
+"""IFQL: IQL's values and a behaviour flow; the policy is the best of N flow samples.
 
 flow    flow matching on the data's actions
 act     argmax over a_1, ..., a_N ~ mu_beta(s, z) of min Q(s, a_i)
 
-Online it explores as it acts: the draws differ, so the best of them does.
+Online it explores with the same policy: the samples are random, so the best of them is too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class IFQLConfig(ExpectileConfig):
     samples: int = 32
     """N: flow samples of which the critic picks the best."""
     train_flow: bool = True
-    """Train the behaviour flow. False leaves it and its Adam as they are: a flow frozen online."""
+    """Train the behaviour flow. False keeps it and its optimiser state as they are: a flow frozen online."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -59,7 +59,7 @@ def make(config: IFQLConfig, spec: Spec) -> Algorithm:
         noise = backbone.noise_for(key, observations, spec, candidates)
         drawn = behaviour.sample(state.params["flow"], observations, noise)
         q = critic.apply(state.params["critic"], observations, drawn).min(axis=0)
-        return policies.best_of(drawn, q), drawn[0]  # the first draw is a sample of the behaviour
+        return policies.best_of(drawn, q), drawn[0]  # the first one is a sample of the behaviour
 
     return with_base(init, update, act_with_base, lambda state: backbone.keep_params(state, "critic", "flow"))
 

@@ -1,11 +1,11 @@
-"""IQL: a value by expectile regression on the data's own actions, a policy by advantage-weighted regression.
+"""IQL: a value by expectile regression on the data's actions, and a policy by advantage-weighted regression.
 
     value   E |tau - 1(u < 0)| u^2,   u = min Qbar(s, a) - V(s)
     critic  E (Q_i(s, a) - r - gamma m V(s'))^2, summed over the two critics
     actor   -E min(exp(alpha A), 100) log N(a; mu(s), I),   A = min Q(s, a) - V(s)
 
-It acts by its mean, and explores online by a sample of that Gaussian. `value_losses` are also those of IFQL, IDQL and
-SRPO.
+The action is the mean. Online it explores with a sample of that Gaussian. IFQL, IDQL and SRPO also use
+`value_losses`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class IQLConfig(ExpectileConfig):
     alpha: float = 10.0
     """Inverse temperature of the advantage weights."""
     exploration_noise: float = 1.0
-    """Standard deviation of the noise on the mean when it explores online; 1 is the policy's own."""
+    """Standard deviation of the noise added to the mean for exploration online; 1 is the policy's own."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -53,7 +53,7 @@ class IQLConfig(ExpectileConfig):
 
 
 def value_losses(config: ExpectileConfig, critic: Any, value: Any, target: Any, batch: Batch) -> dict[str, Any]:
-    """The losses of V and Q; the target critic judges the data's actions, V the next states."""
+    """The losses of V and Q: V regresses on the target critic at the data's actions, Q on V at the next states."""
 
     def value_loss(own, params):
         q = critic.apply(target, batch.observations, batch.actions).min(axis=0)

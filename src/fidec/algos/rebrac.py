@@ -1,12 +1,12 @@
-"""ReBRAC: a deterministic policy held near the data by penalties in the actor and in the critic.
+"""ReBRAC: a deterministic policy with penalties on its distance to the data, in the actor and in the critic.
 
     critic  E (Q_i(s, a) - r - gamma m [min Qbar(s', a') - alpha_2 |a' - a'_data|^2])^2
             a' = clip(tanh mubar(s') + clipped noise)
     actor   every second step:  -E min Q(s, pi(s)) / mean|min Q| + alpha_1 E |pi(s) - a|^2,   pi = tanh mu
 
-Target actor and target critic move on actor steps only. On the steps between, the actor is really still; under one
-Adam for all modules, as in the code that the benchmark ran, its momentum moves it on (`joint_momentum`, the preset
-`released`). Online it explores by pi(s) with clipped noise of its own, `exploration_noise`.
+Target actor and target critic are updated on actor steps only. The other steps change neither the actor nor its
+Adam. The code that the benchmark ran has one Adam for all modules, whose momentum moves the actor on these steps too
+(`joint_momentum`, the preset `released`). Online it explores with pi(s) and clipped noise, `exploration_noise`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class ReBRACConfig(backbone.ValueConfig):
     """ReBRAC's options."""
 
     actor_penalty: float = 0.1
-    """alpha_1: weight of the distance to the data's action in the actor."""
+    """alpha_1: weight of the distance to the data's action in the actor's loss."""
     critic_penalty: float = 0.01
-    """alpha_2: weight of the distance to the data's next action in the target."""
+    """alpha_2: weight of the distance to the data's next action in the critic's target."""
     actor_interval: int = 2
     """Steps between updates of the actor and of the targets."""
     noise: float = 0.2
@@ -40,9 +40,9 @@ class ReBRACConfig(backbone.ValueConfig):
     noise_limit: float = 0.5
     """Largest magnitude of that noise."""
     joint_momentum: bool = False
-    """Let the actor's Adam go on with zero gradients on skipped steps, so that momentum still moves it."""
+    """Step the actor's Adam with zero gradients on skipped steps, so that momentum still moves the actor."""
     exploration_noise: float = 0.2
-    """Standard deviation of the noise on the action when it explores online."""
+    """Standard deviation of the noise on the action for exploration online."""
     exploration_noise_limit: float = 0.5
     """Largest magnitude of that noise."""
 
@@ -54,7 +54,7 @@ class ReBRACConfig(backbone.ValueConfig):
 
 
 def perturb(key: PRNGKey, actions: jax.Array, std: float, limit: float) -> jax.Array:
-    """Gaussian noise on actions, of bounded magnitude; they stay inside the box."""
+    """Add Gaussian noise of bounded magnitude to actions, and clip them to the box."""
     noise = std * jax.random.normal(key, actions.shape)
     return jnp.clip(actions + jnp.clip(noise, -limit, limit), -1.0, 1.0)
 
@@ -99,10 +99,10 @@ def make(config: ReBRACConfig, spec: Spec) -> Algorithm:
         if not config.joint_momentum:
             params["actor"] = if_due(params["actor"], state.params["actor"])
             optimiser["actor"] = if_due(optimiser["actor"], state.optimiser["actor"])
-        moved = {
+        target = {
             name: optim.polyak(state.params[name], state.target[name], config.target_rate) for name in state.target
         }
-        return State(params, if_due(moved, state.target), optimiser, state.step + 1), metrics
+        return State(params, if_due(target, state.target), optimiser, state.step + 1), metrics
 
     def act(state: State, observations, key):
         return jnp.tanh(actor.apply(state.params["actor"], observations))

@@ -1,13 +1,13 @@
-"""RLPD: soft actor-critic with layer normalisation in the critic, meant for half offline and half fresh data.
+"""RLPD: soft actor-critic with layer normalisation in the critic, for half offline and half fresh data.
 
     critic       E (Q_i(s, a) - r - gamma m agg Qbar(s', a'))^2,   a' ~ pi(s')
     actor        E [alpha log pi(a | s) - mean_i Q_i(s, a)],   a ~ pi(s),   pi = tanh of a Gaussian
     temperature  alpha (H - H*),   H = -E log pi(a | s),   H* = -0.5 d
 
-Nothing keeps the policy near the data: on offline data alone it is plain SAC, and may trust what the critic makes up.
-This is FQL's variant of RLPD: two critics, one update a step. Its paper takes the mean of the target critics outside
-the Adroit tasks, its code the minimum unless told; the default here is the mean. It acts by the tanh of the
-policy's mean and explores by a sample. `soft_losses` and `explore_by_sample` are also Cal-QL's.
+Nothing keeps the policy near the data: on offline data alone it is SAC and may exploit errors of the critic. This is
+FQL's variant of RLPD: two critics, one update a step. Its paper takes the mean of the target critics except on
+Adroit tasks; its code takes the minimum by default. The default here is the mean. The action is the tanh of the
+policy's mean; exploration is a sample. Cal-QL also uses `soft_losses` and `explore_by_sample`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RLPDConfig(backbone.ValueConfig):
     """RLPD's options."""
 
     q_aggregate: values.Aggregate = "mean"
-    """How the target critics make one TD target."""
+    """How the target critics are combined into one TD target."""
     critics: int = 2
     """Number of critics."""
     target_entropy_scale: float = 0.5
@@ -42,7 +42,7 @@ class RLPDConfig(backbone.ValueConfig):
     backup_entropy: bool = False
     """Add the entropy of the next action to the TD target, as SAC does."""
     initial_temperature: float = 1.0
-    """The temperature alpha before the first step. A small one helps where rewards are small."""
+    """The temperature alpha before the first step. A small one helps if rewards are small."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -63,7 +63,7 @@ def soft_losses(
 ) -> dict[str, Any]:
     """The losses of a policy and of its temperature, on the same draw of actions.
 
-    `params["temperature"]` is log alpha; `weight` makes of it what multiplies H - H* in the temperature's loss.
+    `params["temperature"]` is log alpha; `weight(log alpha)` is the factor of H - H* in the temperature's loss.
     """
 
     def draw(params):
@@ -84,7 +84,7 @@ def soft_losses(
 
 
 def explore_by_sample(actor: Any) -> Explore:
-    """Exploring by a sample of the tanh-Gaussian policy, with the entropy that its temperature holds up."""
+    """Explore with a sample of the tanh-Gaussian policy."""
 
     def explore(state: State, observations, key):
         return policies.tanh_normal_sample(key, *actor.apply(state.params["actor"], observations))[0]

@@ -1,14 +1,14 @@
-"""SRPO: a deterministic policy that climbs the value and is held by the score of a diffusion model of the behaviour.
+"""SRPO: a deterministic policy that maximises Q, regularised by the score of a diffusion model of the behaviour.
 
-    value, critic, denoiser   as IDQL's
+    value, critic, denoiser   as in IDQL
     policy   E [w_k sg(eps(s, a_k, k)) . a - beta sg(grad_a Qbar(s, a)) . a],   a = tanh mu(s),   w_k = 1 - abar_k
              a_k = sqrt(abar_k) a + sqrt(1 - abar_k) z,   k ~ U{0, ..., T - 1},   Qbar the mean of the target critics
 
 Acting is one pass through a network; nothing is sampled. The loss is a surrogate: its gradient has a meaning, its
-value has none. The benchmark's SRPO was not released. Chosen here: IDQL's T levels with equal chances, the weight
-w_k, the gradient of Q as it is (the original divides it by its norm in mazes), a policy of four layers, the moving
-average of the denoiser as the behaviour. The original trains critic, behaviour and policy in stages; here all
-are trained at the same time, in one update.
+value has none. The benchmark's SRPO was not released. Chosen here: IDQL's T levels with equal probability, the weight
+w_k, the gradient of Q without normalisation (the original divides it by its norm in mazes), a policy of four layers,
+the moving average of the denoiser as the behaviour. The original trains critic, behaviour and policy in stages. Here
+all are trained at the same time, in one update.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class SRPOConfig(idql.DiffusionConfig):
     """SRPO's options."""
 
     beta: float = 0.1
-    """Weight of the value against the behaviour: larger is greedier; from 0.01 to 0.3 over the benchmark's tasks."""
+    """Weight of Q against the behaviour: larger is greedier; from 0.01 to 0.3 over the benchmark's tasks."""
     policy_hidden: tuple[int, ...] = (256, 256, 256, 256)
     """Widths of the policy's hidden layers."""
     subtract_noise: bool = False
-    """Take the added noise off the predicted one in the policy's gradient: the same mean, another variance."""
+    """Subtract the added noise from the predicted one in the policy's gradient: the same mean, another variance."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -64,22 +64,23 @@ def make(config: SRPOConfig, spec: Spec) -> Algorithm:
 
         def total_q(actions):
             q = critic.apply(state.target["critic"], batch.observations, actions).mean(axis=0)
-            return q.sum(), q  # rows do not mix, so the sum's gradient is each row's own
+            return q.sum(), q  # the rows are independent, so the gradient of the sum is that of each row
 
         def policy_loss(own, params):
             actions = jnp.tanh(actor.apply(own, batch.observations))
             fixed = jax.lax.stop_gradient(actions)
-            uphill, q = jax.grad(total_q, has_aux=True)(fixed)
+            value_gradient, q = jax.grad(total_q, has_aux=True)(fixed)
             predictor = behaviour.predictor(state.target["denoiser"], batch.observations)
-            away = diffusion.regularisation_gradient(
+            behaviour_gradient = diffusion.regularisation_gradient(
                 behaviour.schedule, predictor, fixed, policy_key, config.subtract_noise
             )
             metrics = {
                 "q_policy": q.mean(),
-                "value_push": config.beta * jnp.linalg.norm(uphill, axis=-1).mean(),
-                "behaviour_push": jnp.linalg.norm(away, axis=-1).mean(),
+                "value_push": config.beta * jnp.linalg.norm(value_gradient, axis=-1).mean(),
+                "behaviour_push": jnp.linalg.norm(behaviour_gradient, axis=-1).mean(),
             }
-            return jnp.mean(jnp.sum((away - config.beta * uphill) * actions, axis=-1)), metrics
+            gradient = behaviour_gradient - config.beta * value_gradient
+            return jnp.mean(jnp.sum(gradient * actions, axis=-1)), metrics
 
         losses = value_losses(config, critic, value, state.target["critic"], batch)
         losses |= {"denoiser": behaviour.loss(batch, denoiser_key), "policy": policy_loss}
@@ -96,11 +97,11 @@ METHOD = Method(
     summary="deterministic policy, value against the score of a diffusion model of the behaviour",
     config=SRPOConfig,
     make=make,
-    offline_only="its policy is deterministic, and it was published for fixed data alone, with no way to explore",
+    offline_only="its policy is deterministic, and it was published for fixed data only, without exploration",
     logs={
         "v": "mean of V",
         "q_policy": "mean of the target Q at the policy's actions",
-        "value_push": "mean norm of beta grad Q, one part of the policy's gradient by the action",
+        "value_push": "mean norm of beta grad Q, one part of the policy's gradient with respect to the action",
         "behaviour_push": "mean norm of w eps, the other part",
     },
 )

@@ -27,7 +27,7 @@ def run(
     sizes: lab.Sizes | None = None,
     report: Callable[[str], None] = lambda text: None,
 ) -> list[dict[str, Any]]:
-    """A row for each landscape and constraint: the value at one nat for the calibrated time and for fixed times."""
+    """A row for each landscape and constraint: the value at one nat with the calibrated time and with fixed times."""
     sizes = sizes or lab.Sizes()
     rows = []
     for name in names:
@@ -62,7 +62,7 @@ def compare(data: float, values: dict[str, float | None]) -> dict[str, Any]:
 
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> Path:
-    """Value at one nat against 1 - t, a panel for each landscape; a star marks the calibrated time."""
+    """Plot value at one nat against 1 - t, a panel for each landscape; a star marks the calibrated time."""
     names = list(dict.fromkeys(row["landscape"] for row in rows))
     columns = min(3, len(names))
     lines = -(-len(names) // columns)
@@ -70,16 +70,16 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> Path:
     panels = figure.subplots(lines, columns, squeeze=False)
     for panel in panels.flat[len(names) :]:
         panel.set_visible(False)
-    looks = dict(zip(NAMES, ((GREEN, "h"), (PURPLE, "d")), strict=True))
+    styles = dict(zip(NAMES, ((GREEN, "h"), (PURPLE, "d")), strict=True))
     for panel, name in zip(panels.flat, names, strict=False):
         for row in [row for row in rows if row["landscape"] == name]:
-            colour, marker = looks[row["constraint"]]
+            colour, marker = styles[row["constraint"]]
             points = [(1 - float(t), v) for t, v in row["value"].items() if t != "auto" and v is not None]
             if points:
                 panel.plot(*zip(*points, strict=True), color=colour, marker=marker, label=row["constraint"])
             if row["value"]["auto"] is not None:
-                place = 1 - float(np.median(row["chosen"]))
-                panel.plot(place, row["value"]["auto"], marker="*", markersize=15, color=colour, markeredgecolor="k")
+                x = 1 - float(np.median(row["chosen"]))
+                panel.plot(x, row["value"]["auto"], marker="*", markersize=15, color=colour, markeredgecolor="k")
         panel.axhline(row["data"], color=INK, linestyle="--", linewidth=1)
         panel.set(xscale="log", title=name, xlabel="1 - t", ylabel="value at 1 nat")
         panel.invert_xaxis()

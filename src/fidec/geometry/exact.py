@@ -47,9 +47,9 @@ class Mixture:
         t = self._column(x, t)
         coordinates, variance = self._coordinates(x, t)
         values, _ = self._axes(x.dtype)
-        pull = (t[..., None] * values - (1.0 - t[..., None])) / variance * coordinates
+        within = (t[..., None] * values - (1.0 - t[..., None])) / variance * coordinates
         posterior = self._posterior(coordinates, variance)
-        return posterior @ jnp.asarray(self.means, x.dtype) + self._mean(posterior, pull)
+        return posterior @ jnp.asarray(self.means, x.dtype) + self._mean(posterior, within)
 
     @partial(jax.jit, static_argnums=(0, 2))
     def sample(self, key: Array, n: int) -> Float[Array, "n d"]:
@@ -82,7 +82,7 @@ class Mixture:
         return jnp.asarray(np.log(self.weights), coordinates.dtype) - 0.5 * form
 
     def _posterior(self, coordinates: Array, variance: Array) -> Array:
-        """r_k(x), the chance that x came from component k."""
+        """r_k(x), the probability that x came from component k."""
         return jax.nn.softmax(self._log_parts(coordinates, variance), axis=-1)
 
     def _mean(self, posterior: Array, of: Array) -> Array:
@@ -107,7 +107,7 @@ def grid(mixture: Mixture, spacing: float, sds: float = 9.0) -> tuple[Float[Arra
     sides = [np.arange(a, b + spacing, spacing) for a, b in zip(low, high, strict=True)]
     points = jnp.asarray(np.stack([side.ravel() for side in np.meshgrid(*sides, indexing="ij")], axis=-1))
     weights = jnp.exp(mixture.log_density(points)) * spacing ** points.shape[-1]
-    kept = np.asarray(weights) > 1e-22  # the corners of the box add nothing
+    kept = np.asarray(weights) > 1e-22  # the corners of the grid add nothing
     return points[kept], weights[kept]
 
 
@@ -116,6 +116,6 @@ def gaussian_kl(
 ) -> float:
     """KL(N(m, S) || N(m_0, S_0)) = 1/2 [tr(S_0^-1 S) - d + (m - m_0)^T S_0^-1 (m - m_0) - log det(S_0^-1 S)]."""
     ratio = np.linalg.solve(base_covariance, covariance)
-    away = mean - base_mean
-    square = away @ np.linalg.solve(base_covariance, away)
+    difference = mean - base_mean
+    square = difference @ np.linalg.solve(base_covariance, difference)
     return float(0.5 * (np.trace(ratio) - len(mean) + square - np.linalg.slogdet(ratio)[1]))

@@ -1,4 +1,4 @@
-"""The comparison on the landscapes: every method, budget and seed; results, figures and a table.
+"""The comparison on the landscapes, with every method, budget and seed: results, figures and a table.
 
 The flows of a landscape are fitted once and stored. Each method is then one job in a process with one thread: the
 networks are small, and on few cores this is twice as fast as one process with many threads.
@@ -91,7 +91,7 @@ def _flows_file(out: Path, name: str) -> Path:
 
 
 def _start_worker(parent: int) -> None:
-    """One thread for XLA, and an end when the parent process has ended."""
+    """Use one thread for XLA, and exit when the parent process has ended."""
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false"
 
     def watch() -> None:
@@ -152,7 +152,7 @@ def summarise(out: Path) -> dict[str, Any]:
 
 
 def _with_nan(row: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN: null stands for it."""
+    """Replace None by NaN, which JSON stores as null."""
     return {key: math.nan if value is None else value for key, value in row.items()}
 
 

@@ -75,7 +75,7 @@ def draw_samples(
 
 
 def _background(landscape: Landscape, limit: float) -> tuple[np.ndarray, ...]:
-    """A line of grid points, and on the grid: value, distance to the support, log-density; and its median."""
+    """Grid coordinates; value, distance to the support and log-density on the grid; the data's median log-density."""
     line = np.linspace(-limit, limit, 181, dtype=np.float32)
     grid = jnp.asarray(np.stack(np.meshgrid(line, line), -1))
 
@@ -122,7 +122,7 @@ def draw_frontier(landscape: Landscape, rows: Iterable[Row], data: Mapping[str, 
     panels = figure.subplots(1, 2)
     handles = [_draw_method(panels, rows, method) for method in methods]
     finite = [row["kl"] for row in rows if np.isfinite(row["kl"])] or [1.0]
-    # Around the finite values, no wider than 0.01 to 300 nats, and never without NATS.
+    # The range of the finite values, at most 0.01 to 300 nats, and always with NATS.
     left = min(max(min(finite) / 1.4, 0.01), NATS[0] / 1.4)
     right = max(min(1.4 * max(finite), 300.0), 1.4 * NATS[-1])
     for panel, quantity in zip(panels, ("value", "off"), strict=True):
@@ -153,10 +153,10 @@ def _draw_method(panels: np.ndarray, rows: list[Row], method: str) -> Line2D:
         label += f"\n(not finite: {len(runs) - len(finite)} of {len(runs)} runs)"
     by_budget = [[row for row in finite if row["budget"] == b] for b in sorted({row["budget"] for row in finite})]
     kl = [np.exp(np.mean([np.log(max(row["kl"], FLOOR)) for row in group])) for group in by_budget]
-    look = {"color": colour, "marker": marker, "markeredgecolor": "white", "markeredgewidth": 0.5}
+    style = {"color": colour, "marker": marker, "markeredgecolor": "white", "markeredgewidth": 0.5}
     for panel, quantity in zip(panels, ("value", "off"), strict=True):
         mean = [np.mean([row[quantity] for row in group]) for group in by_budget]
-        panel.plot(kl, mean, markersize=6.5, linewidth=1.8, **look)
+        panel.plot(kl, mean, markersize=6.5, linewidth=1.8, **style)
         each = np.asarray([(max(row["kl"], FLOOR), row[quantity]) for row in finite]).reshape(-1, 2)
         panel.scatter(*each.T, s=7, color=colour, alpha=0.45, linewidths=0)
-    return Line2D([], [], markersize=7, label=label, **look)
+    return Line2D([], [], markersize=7, label=label, **style)

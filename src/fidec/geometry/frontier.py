@@ -15,9 +15,10 @@ Row = Mapping[str, Any]
 def frontier_at(rows: Iterable[Row], kl: float) -> dict[str, dict[str, Any] | None]:
     """For each method, the best value at a true KL of at most `kl` nats: mean, smallest and largest over seeds.
 
-    For one seed that is the largest value among the runs within `kl`, or the value at `kl` on the line, in log KL,
-    between the two runs around it. `off` is the off-support mass at the same point, `n` the number of seeds with a
-    run within `kl`, `of` the number of all seeds. A method without such a seed gets None.
+    For one seed it is the larger of two numbers: the largest value among the runs within `kl`, and the value at `kl`
+    by linear interpolation in log KL between the two runs around it. `off` is the off-support mass at the same point,
+    `n` the number of seeds with a run within `kl`, `of` the number of all seeds. A method without such a seed gets
+    None.
     """
     runs: dict[str, dict[Any, list[Row]]] = {}
     landscapes = set()
@@ -43,7 +44,7 @@ def _over_seeds(seeds: list[list[Row]], kl: float) -> dict[str, Any] | None:
 
 
 def _best(runs: Sequence[Row], kl: float) -> tuple[float, float] | None:
-    """(value, off) of the best point within kl; None if every run spends more or has no finite KL."""
+    """(value, off) of the best point within kl; None if every run has a larger KL or no finite KL."""
     points = sorted((max(row["kl"], FLOOR), row["value"], row["off"]) for row in runs if np.isfinite(row["kl"]))
     inside = [point for point in points if point[0] <= kl]
     if not inside:

@@ -1,7 +1,7 @@
 """The laboratory: on a landscape, fit a flow, train maps under a constraint, and measure them exactly.
 
 There is one state and two action dimensions; density and value are known. The flow is fitted as FiDec fits it. The
-maps are trained with FiDec's own constraints and multiplier, but with the known value instead of a critic: only the
+maps are trained with FiDec's own constraints and multiplier, but with the known value instead of a critic. Only the
 constraints differ. Seeds and budgets are axes of one array program.
 """
 
@@ -37,7 +37,7 @@ class Sizes:
     map_hidden: tuple[int, ...] = (64, 64)
     map_steps: int = 1000
     batch: int = 128
-    pool: int = 8192  # base samples that are stored of each flow
+    pool: int = 8192  # stored base samples of each flow
     measured: int = 4096  # exact samples at which a map is measured
 
 
@@ -81,7 +81,7 @@ def velocity_of(sizes: Sizes, params: Params) -> flow.Velocity:
 
 
 def fit(landscape: Landscape, seeds: int, sizes: Sizes) -> Flows:
-    """For each seed a flow, by flow matching on exact samples, with its base samples and its calibrated time."""
+    """Fit a flow for each seed by flow matching on exact samples; with its base samples and its calibrated time."""
     adam = optax.adam(optax.cosine_decay_schedule(2e-3, sizes.flow_steps))
 
     def loss(params, key):
@@ -101,7 +101,7 @@ def fit(landscape: Landscape, seeds: int, sizes: Sizes) -> Flows:
 
 
 def fit_template(landscape: Landscape, seeds: int, sizes: Sizes) -> Flows:
-    """Arrays of the shapes that `fit` returns, for reading stored flows."""
+    """Arrays of the shapes that `fit` returns, to read stored flows."""
     roots, params = _init_flows(seeds, sizes)
     return _sample_and_calibrate(landscape, sizes, params, roots)
 
@@ -146,7 +146,7 @@ def _sweep(start: Callable, update: Callable, flows: Flows, budgets: tuple[float
 def train_maps(
     landscape: Landscape, flows: Flows, constraint: Constraint, budgets: tuple[float, ...], sizes: Sizes
 ) -> Maps:
-    """FiDec's residual step and multiplier with the known value."""
+    """Train maps by FiDec's residual step and multiplier, with the known value."""
     network: Any = _map_network(sizes)
     adam = optax.adam(optax.cosine_decay_schedule(2e-3, sizes.map_steps, alpha=0.05))
     ascent = optax.adam(optax.cosine_decay_schedule(0.05, sizes.map_steps, alpha=0.05))
@@ -156,7 +156,7 @@ def train_maps(
         return params, log_multiplier, (adam.init(params), ascent.init(log_multiplier)), jnp.zeros(())
 
     def update(own, budget, state, key):
-        params, log_multiplier, optimisers, smooth = state
+        params, log_multiplier, optimisers, mean_cost = state
         pick_key, penalty_key, data_key = jax.random.split(key, 3)
         base = own.base[jax.random.randint(pick_key, (sizes.batch,), 0, sizes.pool)]
         model = Model(
@@ -177,11 +177,11 @@ def train_maps(
         grads, cost = jax.grad(loss, has_aux=True)(params)
         updates, first = adam.update(grads, optimisers[0])
         change, second = ascent.update(dual.log_gradient(cost - budget), optimisers[1])
-        smooth = 0.99 * smooth + 0.01 * cost
-        return optax.apply_updates(params, updates), log_multiplier + change, (first, second), smooth
+        mean_cost = 0.99 * mean_cost + 0.01 * cost
+        return optax.apply_updates(params, updates), log_multiplier + change, (first, second), mean_cost
 
-    params, log_multiplier, _, smooth = _sweep(start, update, flows, budgets, 4, sizes.map_steps)
-    return Maps(params, jnp.exp(log_multiplier), smooth)
+    params, log_multiplier, _, mean_cost = _sweep(start, update, flows, budgets, 4, sizes.map_steps)
+    return Maps(params, jnp.exp(log_multiplier), mean_cost)
 
 
 def _map_network(sizes: Sizes) -> nn.MLP:
@@ -217,7 +217,7 @@ def train_one_step(landscape: Landscape, flows: Flows, weights: tuple[float, ...
 
 
 def _truth(landscape: Landscape, start, log_start, actions, matrix) -> Truth:
-    """From points, their log-density, their images under the map and the map's Jacobian."""
+    """The measurement from points, their log-density, their images under the map and the map's Jacobian."""
     sign, log_determinant = jnp.linalg.slogdet(matrix)
     modes = jnp.arange(len(landscape.mode_names))
     return Truth(
@@ -268,7 +268,7 @@ def measure_one_steps(landscape: Landscape, params: Params, flows: Flows, sizes:
 def measure_closed_form(
     landscape: Landscape, flows: Flows, constraint: Renoised, budgets: tuple[float, ...], steps: int, sizes: Sizes
 ) -> Truth:
-    """Measure FiDec's closed form with the known value; there is nothing to train. Axes (seeds, budgets)."""
+    """Measure FiDec's closed form with the known value, without training; axes (seeds, budgets)."""
     key = jax.random.key(MEASURE_KEY)
     gradient = jax.grad(lambda a: landscape.value(a).sum())
 

@@ -80,10 +80,10 @@ def _blobs(rows: list[tuple[float, float, float, float, float, float]]) -> dict[
 def _chain(
     curve: np.ndarray, across: Callable[[np.ndarray], np.ndarray], k: int, parts: int
 ) -> dict[str, np.ndarray]:
-    """k components along a finely sampled curve (n, 2), each as long as their spacing, so that they blend.
+    """k components along a finely sampled curve (n, 2), each as long as their spacing, so that they overlap.
 
-    across(s) is the thickness at the arc length s in [0, 1]; a component weighs as much as it is thick.
-    A connected support has no modes: it is cut into equal parts, to see where along it the mass goes.
+    across(s) is the thickness at the arc length s in [0, 1]; the weight of a component is proportional to it.
+    A connected support has no modes. It is cut into equal parts, to measure where along it the mass is.
     """
     steps = np.linalg.norm(np.diff(curve, axis=0), axis=-1)
     length = np.concatenate([[0.0], np.cumsum(steps)])
@@ -112,7 +112,7 @@ def _wave() -> np.ndarray:
 
 
 def _bimodal(a: jax.Array) -> jax.Array:
-    """sigmoid(y / 0.2), along the long axes, and 0.2 bump((0, 0.3), 0.3), which pulls into the gap."""
+    """sigmoid(y / 0.2), along the long axes, and 0.2 bump((0, 0.3), 0.3), in the gap between the modes."""
     return jax.nn.sigmoid(a[..., 1] / 0.2) + 0.2 * _bump(a, (0.0, 0.3), 0.3)
 
 
@@ -127,12 +127,12 @@ def _saddle(a: jax.Array) -> jax.Array:
 
 
 def _hotspot(a: jax.Array) -> jax.Array:
-    """0.5 sigmoid(x / 0.3), along the support, and bump((0.4, -0.25), 0.25), the hotspot away from it."""
+    """0.5 sigmoid(x / 0.3), along the support, and bump((0.4, -0.25), 0.25), the hotspot off the support."""
     return 0.5 * jax.nn.sigmoid(a[..., 0] / 0.3) + _bump(a, (0.4, -0.25), 0.25)
 
 
 def _lobes(a: jax.Array) -> jax.Array:
-    """0.9 - 0.7 bump(0, 0.4), the basin, - 0.5 ridge((0.35, -0.4), 50 deg, 0.5 x 0.15), the valley to one side."""
+    """0.9 - 0.7 bump(0, 0.4), the basin, - 0.5 ridge((0.35, -0.4), 50 deg, 0.5 x 0.15), the valley off centre."""
     return 0.9 - 0.7 * _bump(a, (0.0, 0.0), 0.4) - 0.5 * _ridge(a, (0.35, -0.4), 50.0, 0.5, 0.15)
 
 
@@ -143,7 +143,7 @@ def _crescent(a: jax.Array) -> jax.Array:
     return horns + 0.7 * _bump(a, (0.0, 0.0), 0.25) + 0.2 * jax.nn.sigmoid(a[..., 0] / 0.3)
 
 
-# The lobes lean 45 degrees from the radii of their circle: the way out is neither their long nor their short axis.
+# The lobes are at 45 degrees to the radii of their circle: the radius is neither their long nor their short axis.
 _PINWHEEL = [
     (0.6 * np.cos(np.radians(t)), 0.6 * np.sin(np.radians(t)), t + 45.0, 0.11, 0.05, weight)
     for t, weight in zip(90.0 + 72.0 * np.arange(5), (0.2, 0.25, 0.15, 0.15, 0.25), strict=True)

@@ -1,10 +1,10 @@
-"""Consistency models: a function that carries a noisy action at any noise level to the clean one, in one step.
+"""Consistency models: a function that maps a noisy action at any noise level to the clean one, in one step.
 
     x_sigma = a + sigma z,    z ~ N(0, I),    sigma in [0.002, 80],
-    f(x, sigma) = c_skip(sigma) x + c_out(sigma) F(x, sigma),    f(x, 0.002) = x whatever F is.
+    f(x, sigma) = c_skip(sigma) x + c_out(sigma) F(x, sigma),    f(x, 0.002) = x for every F.
 
-F is a function (x, sigma) -> array with x of shape (..., d) and sigma of shape (..., 1); conditioning on an
-observation is closed over. Training asks that neighbouring noise levels of one path give one answer.
+F is a function (x, sigma) -> array with x of shape (..., d) and sigma of shape (..., 1). It closes over the
+observation. Training makes neighbouring noise levels of one path give the same result.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from jaxtyping import Array, Float
 from fidec.types import PRNGKey
 
 SIGMA_MIN, SIGMA_MAX = 0.002, 80.0
-SIGMA_DATA = 0.5  # what the data's standard deviation is taken to be
-RHO = 7.0  # how strongly the levels crowd at the small end
-FEWEST, MOST = 2, 150  # levels at the start and at the end of the schedule
+SIGMA_DATA = 0.5  # assumed standard deviation of the data
+RHO = 7.0  # a larger value puts more levels near SIGMA_MIN
+FEWEST, MOST = 2, 150  # number of levels at the start and at the end of the schedule
 
 Network = Callable[[Array, Array], Array]
 
 
 def c_skip(sigma: Array) -> Array:
-    """sd^2 / ((sigma - sigma_min)^2 + sd^2): 1 at the smallest level, 0 for much noise."""
+    """sd^2 / ((sigma - sigma_min)^2 + sd^2): 1 at the smallest level, 0 for large sigma."""
     return SIGMA_DATA**2 / ((sigma - SIGMA_MIN) ** 2 + SIGMA_DATA**2)
 
 
 def c_out(sigma: Array) -> Array:
-    """sd (sigma - sigma_min) / sqrt(sigma^2 + sd^2): 0 at the smallest level, sd for much noise."""
+    """sd (sigma - sigma_min) / sqrt(sigma^2 + sd^2): 0 at the smallest level, sd for large sigma."""
     return SIGMA_DATA * (sigma - SIGMA_MIN) / jnp.sqrt(sigma**2 + SIGMA_DATA**2)
 
 
 def consistent(network: Network) -> Network:
-    """f for a network F. Its boundary condition holds by construction."""
+    """f for a network F. The boundary condition holds by construction."""
     return lambda x, sigma: c_skip(sigma) * x + c_out(sigma) * network(x, sigma)
 
 
@@ -51,7 +51,7 @@ def level(i: Array | int, number: Array | int) -> Array:
 
 
 def schedule(step: Array | int, steps: int, restart: bool = True) -> Array:
-    """The number of levels after so many updates, ceil(sqrt(k/K (150^2 - 2^2) + 2^2) - 1) + 1, from 2 to 150.
+    """The number of levels after `step` updates, ceil(sqrt(k/K (150^2 - 2^2) + 2^2) - 1) + 1, from 2 to 150.
 
     With `restart` k counts within blocks of K = `steps` updates, otherwise it stops there.
     """
@@ -71,24 +71,24 @@ def loss(
 ) -> Float[Array, ""]:
     """E w (f(a + sigma_{i+1} z, sigma_{i+1}) - fbar(a + sigma_i z, sigma_i))^2, a mean over batch and dimensions.
 
-    `online` and `average` are consistency functions; the second, a slow average, is a constant target.
+    `online` and `average` are consistency functions; the second has averaged parameters and no gradient.
     i ~ U{0, ..., number - 2} and z are drawn for each action. `scaled` weights by w = 100 / (sigma_{i+1} - sigma_i),
     otherwise w = 1.
     """
     level_key, noise_key = jax.random.split(key)
     i = jax.random.randint(level_key, (*actions.shape[:-1], 1), 0, number - 1)
     noise = jax.random.normal(noise_key, actions.shape)
-    near, far = level(i, number), level(i + 1, number)
-    target = jax.lax.stop_gradient(average(actions + near * noise, near))
-    errors = (online(actions + far * noise, far) - target) ** 2
-    return jnp.mean(errors * 100.0 / (far - near) if scaled else errors)
+    low, high = level(i, number), level(i + 1, number)
+    target = jax.lax.stop_gradient(average(actions + low * noise, low))
+    errors = (online(actions + high * noise, high) - target) ** 2
+    return jnp.mean(errors * 100.0 / (high - low) if scaled else errors)
 
 
 def sample(function: Network, noise: Float[Array, "steps *batch d"], sigmas: Sequence[float]) -> Array:
-    """From pure noise of the first level to an action; each further level adds its noise to the last answer.
+    """Map noise of the first level to an action; each further level adds noise to the last result and maps again.
 
-    a = f(sigma_1 z_1, sigma_1), then a = f(a + sqrt(sigma_k^2 - sigma_min^2) z_k, sigma_k). Gradients go through all
-    of it. The result is not clipped.
+    a = f(sigma_1 z_1, sigma_1), then a = f(a + sqrt(sigma_k^2 - sigma_min^2) z_k, sigma_k). Gradients go
+    through all steps. The result is not clipped.
     """
     first, *rest = sigmas
     columns = jnp.zeros_like(noise[0, ..., :1])

@@ -3,8 +3,8 @@
     x_k = sqrt(abar_k) a + sqrt(1 - abar_k) z,    z ~ N(0, I),    abar_k = prod_{j <= k} (1 - beta_j),
     eps(x, k) = E[z | x_k = x].
 
-A predictor here is a function (x, k) -> eps with x of shape (..., d) and k, the level as a float, of shape (..., 1)
-or (1,); conditioning on an observation is closed over.
+A predictor is a function (x, k) -> eps with x of shape (..., d) and k, the level as a float, of shape (..., 1) or
+(1,). It closes over the observation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Predictor = Callable[[Array, Array], Array]
 
 
 class Schedule(NamedTuple):
-    """beta_k and abar_k of each level; constants, so kept in NumPy."""
+    """beta_k and abar_k of each level, as NumPy constants."""
 
     beta: Float[np.ndarray, " t"]
     alpha_bar: Float[np.ndarray, " t"]
@@ -36,7 +36,7 @@ class Schedule(NamedTuple):
 
 
 def vp_schedule(steps: int, b_min: float = 0.1, b_max: float = 10.0) -> Schedule:
-    """The variance-preserving SDE with rate b(t) = b_min + (b_max - b_min) t, cut into equal steps.
+    """The variance-preserving SDE with rate b(t) = b_min + (b_max - b_min) t, in equal steps.
 
     beta_k = 1 - exp(-b_min / T - (b_max - b_min) (2k + 1) / (2 T^2)),  k = 0, ..., T - 1
     """
@@ -63,7 +63,7 @@ def reverse_mean(schedule: Schedule, x: Vector, noise: Vector, k: Level) -> Vect
 def draw(
     schedule: Schedule, data: Float[Array, "b d"], key: PRNGKey
 ) -> tuple[Float[Array, "b d"], Float[Array, "b d"], Int[Array, "b 1"]]:
-    """(x_k, z, k): each row noised to a level of its own, all levels equally likely."""
+    """(x_k, z, k): each row noised to a random level, all levels equally likely."""
     noise_key, level_key = jax.random.split(key)
     noise = jax.random.normal(noise_key, data.shape)
     k = jax.random.randint(level_key, (*data.shape[:-1], 1), 0, len(schedule.beta))
@@ -79,10 +79,10 @@ def loss(schedule: Schedule, predictor: Predictor, data: Float[Array, "b d"], ke
 def sample(
     schedule: Schedule, predictor: Predictor, noise: Float[Array, "t *batch d"], limit: float | None = 1.0
 ) -> Vector:
-    """Ancestral sampling: noise[0] is the start, the rest is what all steps but the last add.
+    """Ancestral sampling: noise[0] is the start, and each step but the last adds a further noise.
 
-    A step is the reverse mean plus sqrt(beta_k) z, clipped to [-limit, limit]; the last one adds nothing. As in the
-    flow's sampler a short loop is unrolled and a long one is not.
+    A step is the reverse mean plus sqrt(beta_k) z, clipped to [-limit, limit]; the last one adds no noise. A short
+    loop is unrolled and a long one is not, as in `flow.sample`.
     """
     steps = len(schedule.beta)
 
@@ -99,10 +99,10 @@ def sample(
 def regularisation_gradient(
     schedule: Schedule, predictor: Predictor, actions: Float[Array, "b d"], key: PRNGKey, subtract_noise: bool = False
 ) -> Float[Array, "b d"]:
-    """SRPO's pull towards the behaviour: w_k eps(a_k, k) at a random level of each row, with w_k = 1 - abar_k.
+    """SRPO's behaviour term: w_k eps(a_k, k) at a random level of each row, with w_k = 1 - abar_k.
 
-    Its mean points away from the behaviour's mass, so one descends along it. It carries no gradient itself. Taking
-    off the noise z that was added, whose mean is zero, changes the variance only.
+    Its mean points away from the behaviour's mass, so a descent step along it moves actions towards the behaviour.
+    The result has no gradient. Subtracting the added noise z, whose mean is zero, changes the variance only.
     """
     x, noise, k = draw(schedule, actions, key)
     predicted = predictor(x, k.astype(x.dtype)) - (noise if subtract_noise else 0.0)

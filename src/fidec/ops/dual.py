@@ -9,14 +9,14 @@ Scalar = Float[Array, ""]
 
 
 def projected_step(multiplier: Scalar, violation: Scalar, step_size: float) -> Scalar:
-    """lambda <- ReLU(lambda + eta (E[penalty] - budget)): the paper's dual ascent. Can reach zero."""
+    """lambda <- ReLU(lambda + eta (E[penalty] - budget)): the paper's dual ascent. It can reach zero."""
     return jax.nn.relu(multiplier + step_size * violation)
 
 
 def log_gradient(violation: Scalar) -> Scalar:
-    """The gradient by log lambda of the dual loss -log lambda * (E[penalty] - budget).
+    """The gradient with respect to log lambda of the dual loss -log lambda * (E[penalty] - budget).
 
-    A descent step on it raises lambda while the constraint is violated. Lambda stays positive, and under Adam
-    changes by at most about the learning rate, in proportion, each step.
+    A descent step raises lambda while the constraint is violated. Lambda stays positive. With Adam its relative
+    change per step is at most about the learning rate.
     """
     return -violation

@@ -1,11 +1,11 @@
-"""The mathematics of the constraints on a displacement delta, fed by the behaviour flow's score.
+"""Formulas of the constraints on a displacement delta, computed from the behaviour flow's score.
 
 Quadratic forms c * delta^T F delta with F = (1/K) sum_k s_k s_k^T + rho I. F is never built, because
 delta^T F delta = mean_k (s_k . delta)^2 + rho |delta|^2 and tr F = mean_k |s_k|^2 + rho d need dot products only.
 
 Estimates of KL(refined || behaviour) in nats: `stein`, `path` and `denoising`.
 
-`fidec.algos.constraints` makes constraints of these functions.
+`fidec.algos.constraints` builds constraints from these functions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ScoreFunction = Callable[[Array, PRNGKey], Array]
 
 
 def draw_times(key: PRNGKey, shape: tuple[int, ...], t_eps: Time, width: float) -> Array:
-    """t_eps, or with a width a uniform draw from [t_eps - width, t_eps]; always inside (0, 1)."""
+    """t_eps, or with a positive width a uniform draw from [t_eps - width, t_eps]; always inside (0, 1)."""
     if width == 0.0:
         return jnp.zeros(shape) + t_eps
     low, high = jnp.maximum(1e-3, t_eps - width), jnp.minimum(0.999, t_eps)
@@ -53,7 +53,7 @@ def _renoise(actions: Float[Array, "k b d"], key: PRNGKey, t_eps: Time, width: f
 def renoised_scores(
     velocity: flow.Velocity, actions: Actions, key: PRNGKey, *, samples: int, t_eps: Time, width: float = 0.0
 ) -> Scores:
-    """The score at `samples` noised copies of each action. Costs no flow solve."""
+    """The score at `samples` noised copies of each action. It needs no flow solve."""
     x, t = _renoise(jnp.broadcast_to(actions, (samples, *actions.shape)), key, t_eps, width)
     return flow.velocity_to_score(velocity(x, t), x, t)
 
@@ -69,7 +69,7 @@ def state_points(
 ) -> tuple[Scores, Float[Array, "k b 1"]]:
     """Noised copies of fresh flow samples of the state, and their times.
 
-    `sample` carries noise of shape (samples, *shape) to actions: `samples` further solves for each state.
+    `sample` maps noise of shape (samples, *shape) to actions: `samples` further solves for each state.
     """
     sample_key, noise_key = jax.random.split(key)
     fresh = sample(jax.random.normal(sample_key, (samples, *shape)))
@@ -79,10 +79,10 @@ def state_points(
 def penalty(
     displacement: Actions, scores: Scores | None, *, damping: float = 0.0, scale: Scale = "mean"
 ) -> Float[Array, " b"]:
-    """c delta^T F delta for each displacement; `scores` of None stands for F = I.
+    """c delta^T F delta for each displacement; `scores` of None means F = I.
 
-    - `mean`: c = 1 / tr F. A multiple of the identity costs mean(delta^2), which is DeFlow's penalty: the budgets of
-      all quadratic constraints are on one scale.
+    - `mean`: c = 1 / tr F. For a multiple of the identity it is mean(delta^2), DeFlow's penalty. So the budgets of
+      all quadratic constraints have one scale.
     - `half_trace`: c = 1 / (2 tr F), the paper's.
     - `half`: c = 1 / 2, the second-order KL of a rigid shift.
     """
@@ -103,7 +103,7 @@ def penalty(
 
 
 def natural_direction(value_gradient: Actions, scores: Scores | None, *, damping: float) -> Actions:
-    """F^-1 grad_a Q, the direction in which value grows fastest for what the quadratic form charges.
+    """F^-1 grad_a Q, the direction with the largest increase of Q for a given value of the quadratic form.
 
     One score: Sherman-Morrison, (rho I + s s^T)^-1 g = (g - s (s . g) / (rho + |s|^2)) / rho. Several: a solve.
     """
@@ -120,10 +120,10 @@ def natural_direction(value_gradient: Actions, scores: Scores | None, *, damping
 
 
 def scaled_score(velocity: flow.Velocity, t_eps: Time, width: float = 0.0) -> ScoreFunction:
-    """The gradient of log p by the action: t s_t(t a), with an error of order (1 - t)^2.
+    """The gradient of log p with respect to the action: t s_t(t a), with an error of order (1 - t)^2.
 
-    p_t has at t a what p has at a. At a itself the error of s_t would be of order 1 - t, because p_t is centred at
-    t a: where the behaviour is narrower than 1 - t, s_t(a) is mostly -a / (1 - t).
+    p_t at t a corresponds to p at a. The error of s_t(a) would be of order 1 - t, because p_t is centred at t a:
+    where the behaviour is narrower than 1 - t, s_t(a) is mostly -a / (1 - t).
     """
 
     def score(points: Actions, key: PRNGKey) -> Scores:
@@ -142,10 +142,10 @@ def stein(
     exact_up_to: int = 8,
     probes: int = 2,
 ) -> Float[Array, " b"]:
-    """1/2 (div delta + s . delta)^2, the mean over scores taken first. In nats.
+    """1/2 (div delta + s . delta)^2 in nats, with s the mean over scores.
 
     Above `exact_up_to` dimensions the divergence is estimated twice, with different probes, and the two Stein terms
-    are multiplied: that is unbiased, where the square of one estimate would add its variance.
+    are multiplied. This is unbiased; the square of one estimate would add its variance.
     """
     score_key, *keys = jax.random.split(key, 3)
     if points.shape[-1] <= exact_up_to:
@@ -171,11 +171,11 @@ def path(
     exact_up_to: int = 8,
     probes: int = 1,
 ) -> Float[Array, " b"]:
-    """-int_0^1 s(a + u delta) . delta du - log|det(I + J)|, its mean over a the KL in nats.
+    """-int_0^1 s(a + u delta) . delta du - log|det(I + J)|. Its mean over a is the KL in nats.
 
-    The integral is log p(a) - log p(a + delta), by `nodes` Gauss-Legendre points: no density is needed, and the value
-    is exact for polynomial scores of degree 2 nodes - 1 along the path. `centred` subtracts s(a) . delta + tr J,
-    whose mean is zero by Stein's identity as long as s is the score of the very density that a is drawn from.
+    The first term is log p(a) - log p(a + delta), by `nodes` Gauss-Legendre nodes. No density is needed. The value is
+    exact for polynomial scores of degree 2 nodes - 1 along the path. `centred` subtracts s(a) . delta + tr J, whose
+    mean is zero by Stein's identity if s is the score of the density of a.
     """
     score_key, volume_key = jax.random.split(key)
     displacement, divergence, log_determinant = jacobian.volume(
@@ -211,9 +211,9 @@ def denoising(
 ) -> Float[Array, " b"]:
     """log p(a) - log p(a + delta) - log|det(I + J)| in nats, with log p by denoising at all noise levels.
 
-    -log p(a) = 1/2 int E_z |z - E[z | x_t]|^2 d log snr(t) + a constant, x_t = t a + (1 - t) z: the bound that trains
-    diffusion models, tight for an exact field. Both ends share their noise and `samples` levels, stratified over log
-    snr between t_start and t_eps; the noise at t_eps is what the density is smoothed by.
+    -log p(a) = 1/2 int E_z |z - E[z | x_t]|^2 d log snr(t) + a constant, x_t = t a + (1 - t) z. This is the training
+    bound of diffusion models, tight for an exact field. a and a + delta share their noise and `samples` levels, which
+    are stratified over log snr between t_start and t_eps. The noise at t_eps smooths the density.
     """
     noise_key, level_key, volume_key = jax.random.split(key, 3)
     displacement, _, log_determinant = jacobian.volume(
@@ -223,15 +223,15 @@ def denoising(
     strata = jnp.arange(samples)[:, None, None] + jax.random.uniform(level_key, (samples, points.shape[0], 1))
     t = jax.nn.sigmoid(0.5 * (low + (high - low) * strata / samples))
     noise = jax.random.normal(noise_key, (samples, *points.shape))
-    # Each noise comes with its opposite: what is odd in it, most of the variance, cancels.
+    # Antithetic noise: the terms that are odd in it, most of the variance, cancel.
     noise, t = jnp.concatenate([noise, -noise]), jnp.concatenate([t, t])
 
     def errors(actions):
         x = flow.interpolate(noise, actions, t)
         return jnp.sum((noise - flow.velocity_to_noise(velocity(x, t), x, t)) ** 2, axis=-1).mean(axis=0)
 
-    rise = errors(points + displacement) - errors(points)
-    return 0.5 * (high - low) * rise - log_determinant
+    increase = errors(points + displacement) - errors(points)
+    return 0.5 * (high - low) * increase - log_determinant
 
 
 # Distances 1 - t among which `choose_time` chooses, a factor of about 1.4 apart.
@@ -241,8 +241,8 @@ DISTANCES = (0.5, 0.35, 0.25, 0.18, 0.125, 0.09, 0.06, 0.045, 0.03, 0.02, 0.015,
 def score_matching(score: ScoreFunction, actions: Actions, key: PRNGKey, *, exact_up_to: int = 8) -> Float[Array, ""]:
     """E[1/2 |s|^2 + div s] over actions of the data.
 
-    By partial integration this is 1/2 E|s - grad log p|^2 plus a constant of the data (Hyvarinen 2005): it ranks
-    estimates of the score by their error without knowing the density.
+    Integration by parts gives 1/2 E|s - grad log p|^2 plus a constant of the data (Hyvarinen 2005). So it ranks
+    estimates of the score by their error, without a known density.
     """
     score_key, probe_key = jax.random.split(key)
     field = lambda a: score(a, score_key).mean(axis=0)  # noqa: E731
@@ -257,7 +257,7 @@ def score_matching(score: ScoreFunction, actions: Actions, key: PRNGKey, *, exac
 def choose_time(
     velocity: flow.Velocity, actions: Actions, key: PRNGKey
 ) -> tuple[Float[Array, ""], Float[Array, " n"]]:
-    """The time of least score-matching loss, and the loss of each time 1 - DISTANCES."""
+    """The time with the smallest score-matching loss, and the loss of each time 1 - DISTANCES."""
     candidates = 1.0 - jnp.asarray(DISTANCES, actions.dtype)
     loss = lambda t: score_matching(scaled_score(velocity, t), actions, key)  # noqa: E731
     losses = jax.lax.map(loss, candidates)

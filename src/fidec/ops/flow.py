@@ -1,10 +1,9 @@
-"""The linear path between noise and data, and the flow that follows it.
+"""The linear path between noise and data, and its flow.
 
     x_t = (1 - t) z + t a,    z ~ N(0, I),    t = 0 is noise, t = 1 is data,
     v(x, t) = E[a - z | x_t = x].
 
-A velocity here is a function (x, t) -> v with x of shape (..., d) and t of shape (..., 1); conditioning on an
-observation is closed over.
+A velocity is a function (x, t) -> v with x of shape (..., d) and t of shape (..., 1). It closes over the observation.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def interpolate(noise: Vector, data: Vector, t: Time) -> Float[Array, "... d"]:
 
 
 def target_velocity(noise: Vector, data: Vector) -> Float[Array, "... d"]:
-    """The path's own velocity a - z, whose conditional mean the flow learns."""
+    """The velocity a - z of the path. The flow learns its conditional mean."""
     return data - noise
 
 
@@ -68,7 +67,7 @@ def clean_to_velocity(clean: Vector, x: Vector, t: Time) -> Float[Array, "... d"
 
 
 def times(x: Array, t: Array | float) -> Array:
-    """The time t as a column beside x. Written without `full`, which exporters refuse for symbolic shapes."""
+    """The time t as a column for x. `jnp.full` is not used, because exporters reject it for symbolic shapes."""
     return jnp.zeros_like(x[..., :1]) + t
 
 
@@ -78,7 +77,7 @@ def matching_loss(velocity: Velocity, actions: Float[Array, "b d"], key: PRNGKey
 
 
 def matching_errors(velocity: Velocity, actions: Float[Array, "b d"], key: PRNGKey) -> Float[Array, " b"]:
-    """The flow-matching error of each action, a mean over its dimensions: for weighted losses."""
+    """The flow-matching error of each action, a mean over its dimensions, for weighted losses."""
     return jnp.mean(_matching_residual(velocity, actions, key) ** 2, axis=-1)
 
 
@@ -92,11 +91,11 @@ def _matching_residual(velocity: Velocity, actions: Float[Array, "b d"], key: PR
 def sample(
     velocity: Velocity, noise: Vector, steps: int = 10, method: Literal["euler", "heun"] = "euler"
 ) -> Float[Array, "... d"]:
-    """Carry noise along the flow in `steps` equal steps.
+    """Integrate the velocity from noise at t = 0 to t = 1, in `steps` equal steps.
 
-    Ten Euler steps are part of the methods' definition, not an approximation to be improved on; Heun costs
-    twice as much a step and is for analysis. A short loop is unrolled: XLA fuses across the steps, and its
-    cost analysis counts each of them; a long one is not, for compilation would take minutes.
+    Ten Euler steps are part of the methods' definition and not an approximation. A step of Heun's method costs twice
+    as much. A short loop is unrolled, so that XLA fuses across the steps and its cost analysis counts each of them. A
+    long one is not, because compilation would take minutes.
     """
     dt = 1.0 / steps
 
@@ -112,7 +111,7 @@ def sample(
 
 
 def divergence(velocity: Velocity, x: Float[Array, "b d"], t: Array) -> tuple[Array, Float[Array, " b"]]:
-    """v(x, t) and its exact divergence, one forward derivative for each of the d dimensions."""
+    """v(x, t) and its exact divergence, by one forward derivative for each of the d dimensions."""
 
     def value_and_trace(x_row, t_row):
         field = lambda y: velocity(y[None], t_row[None])[0]  # noqa: E731
@@ -128,7 +127,7 @@ def log_density(velocity: Velocity, x: Float[Array, "b d"], steps: int = 100) ->
 
         log p_1(x_1) = log N(x_0; 0, I) - integral over [0, 1] of div v(x_t, t) dt
 
-    Heun's method on (x, log p), `steps` equal steps: the error falls with the square of the step.
+    Heun's method on (x, log p) with `steps` equal steps. The error is of second order in the step.
     """
     dt = 1.0 / steps
 

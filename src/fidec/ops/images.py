@@ -25,16 +25,16 @@ def stack(
 def push(
     stacked: Shaped[ArrayLike, "*b h w m"], frame: Shaped[ArrayLike, "*b h w c"]
 ) -> Shaped[ArrayLike, "*b h w m"]:
-    """The stack one step later: without the oldest frame, and with `frame` at the end."""
+    """The stack one step later: the oldest frame is removed and `frame` is added at the end."""
     return jnp.concatenate([stacked[..., frame.shape[-1] :], frame], axis=-1)
 
 
 def shift(
     images: Shaped[ArrayLike, "b h w c"], offsets: Int[ArrayLike, "b 2"], padding: int = PADDING
 ) -> Shaped[ArrayLike, "b h w c"]:
-    """Each image padded by its own edge and cut out again at the row and column of its offset.
+    """Each image, padded by its own edge and cropped at the row and column of its offset.
 
-    At (padding, padding) nothing changes. The edge is repeated by clipping indices: no padded copy is made.
+    The offset (padding, padding) changes nothing. Clipped indices repeat the edge, so no padded copy is made.
     """
 
     def one(image: jax.Array, offset: jax.Array) -> jax.Array:
@@ -50,7 +50,10 @@ def shift(
 def random_shift(
     key: PRNGKey, images: tuple[Shaped[ArrayLike, "b h w c"], ...], probability: float, padding: int = PADDING
 ) -> tuple[Shaped[ArrayLike, "b h w c"], ...]:
-    """Shift row i of all `images` by one offset, uniform in {0, ..., 2 padding}^2; or, by one coin, none of them."""
+    """Shift row i of all `images` by one offset, uniform in {0, ..., 2 padding}^2, with this probability.
+
+    One draw decides for the whole batch.
+    """
     if probability <= 0:
         return images
     coin_key, offset_key = jax.random.split(key)

@@ -1,7 +1,7 @@
-"""Derivatives of a displacement field by the action: Jacobian, divergence, log-determinant.
+"""Derivatives of a displacement field with respect to the action: Jacobian, divergence, log-determinant.
 
-A field is a row-wise map (b, d) -> (b, d): row i of the result depends on row i of the argument alone. That is why
-one forward derivative of the whole batch gives one column of every row's Jacobian.
+A field is a row-wise map (b, d) -> (b, d): row i of the result depends on row i of the argument alone. So one forward
+derivative of the whole batch gives one column of every row's Jacobian.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from fidec.types import PRNGKey
 
 Field = Callable[[Array], Array]
 Points = Float[Array, "b d"]
-KEEP = 0.5  # the chance that a series goes on by one more term, once past its first terms
+KEEP = 0.5  # the probability that a series has one more term, after its first terms
 
 
 class Volume(NamedTuple):
-    """How a + delta(a) changes volume around each point."""
+    """The change of volume by a + delta(a) at each point."""
 
     displacement: Points
     divergence: Float[Array, " b"]
@@ -29,11 +29,11 @@ class Volume(NamedTuple):
 
 
 def value_and_jacobian(field: Field, x: Points) -> tuple[Points, Float[Array, "b d d"]]:
-    """field(x), and J[b, i, j] = d field_i / d x_j: exact, d forward derivatives."""
+    """field(x), and the exact J[b, i, j] = d field_i / d x_j, by d forward derivatives."""
     basis = jnp.eye(x.shape[-1], dtype=x.dtype)
-    push = lambda direction: jax.jvp(field, (x,), (jnp.broadcast_to(direction, x.shape),))  # noqa: E731
+    column = lambda direction: jax.jvp(field, (x,), (jnp.broadcast_to(direction, x.shape),))  # noqa: E731
     # The value does not depend on the direction: out_axes None keeps one copy.
-    return jax.vmap(push, out_axes=(None, -1))(basis)
+    return jax.vmap(column, out_axes=(None, -1))(basis)
 
 
 def log_determinant(jacobian: Float[Array, "b d d"]) -> Float[Array, " b"]:
@@ -42,12 +42,12 @@ def log_determinant(jacobian: Float[Array, "b d d"]) -> Float[Array, " b"]:
 
 
 def probe(key: PRNGKey, x: Points) -> Points:
-    """Random signs: the probes of least variance for traces."""
+    """Random signs, the probes with the smallest variance for traces."""
     return jax.random.rademacher(key, x.shape, x.dtype)
 
 
 def divergence(field: Field, x: Points, key: PRNGKey) -> Float[Array, " b"]:
-    """One unbiased estimate of tr J by Hutchinson's probe, v^T J v."""
+    """One unbiased estimate of tr J with Hutchinson's probe, v^T J v."""
     v = probe(key, x)
     return jnp.sum(v * jax.jvp(field, (x,), (v,))[1], axis=-1)
 
@@ -55,23 +55,22 @@ def divergence(field: Field, x: Points, key: PRNGKey) -> Float[Array, " b"]:
 def series_volume(field: Field, x: Points, key: PRNGKey, terms: int = 4) -> Volume:
     """Unbiased estimates of tr J and of log det(I + J) = sum_k (-1)^(k+1) tr(J^k) / k, with one probe.
 
-    The series is cut at a random length and its later terms are weighted by one over the chance of being reached
-    (Russian roulette), so that the mean is the whole sum; `terms` of them are always there. It needs the spectral
-    radius of J to be below 1, as a small displacement has. The gradient is that of w^T J v with w = (I + J)^-T v
-    from the same series: its memory does not grow with the length, and it is unbiased too (residual flows, Chen et
-    al. 2019).
+    The series is cut at a random length. Its later terms are divided by the probability of reaching them (Russian
+    roulette), so that the mean is the whole sum. The first `terms` terms are always computed. The spectral radius of
+    J must be below 1, as for a small displacement. The gradient is that of w^T J v with w = (I + J)^-T v from the
+    same series. Its memory does not grow with the length, and it is also unbiased (residual flows, Chen et al. 2019).
     """
     probe_key, length_key = jax.random.split(key)
     v = probe(probe_key, x)
-    value, pull = jax.vjp(field, x)
-    pull = jax.lax.stop_gradient(pull)  # a loop of random length has no reverse derivative, and needs none
+    value, vjp = jax.vjp(field, x)
+    vjp = jax.lax.stop_gradient(vjp)  # a loop of random length has no reverse derivative, and needs none
     extra = jax.random.geometric(length_key, 1.0 - KEEP) - 1  # terms beyond the first `terms`
 
     def add(carry):
         k, row, total, inverse, sign = carry  # row = v^T J^(k-1)
         weight = KEEP ** -jnp.maximum(k - terms, 0).astype(x.dtype)  # 1 / P(length >= k)
         inverse = inverse + sign * weight * row  # sum over k of (-1)^(k-1) v^T J^(k-1)
-        row = pull(row)[0]
+        row = vjp(row)[0]
         total = total + sign * weight / k * jnp.sum(row * v, axis=-1)
         return k + 1, row, total, inverse, -sign
 
@@ -80,12 +79,12 @@ def series_volume(field: Field, x: Points, key: PRNGKey, terms: int = 4) -> Volu
     _, _, total, inverse, _ = jax.lax.while_loop(lambda carry: carry[0] <= terms + extra, add, start)
     total, inverse = jax.lax.stop_gradient((total, inverse))
     image = jax.jvp(field, (x,), (v,))[1]
-    carrier = jnp.sum(inverse * image, axis=-1)
-    return Volume(value, jnp.sum(v * image, axis=-1), total + carrier - jax.lax.stop_gradient(carrier))
+    surrogate = jnp.sum(inverse * image, axis=-1)  # only its gradient is used
+    return Volume(value, jnp.sum(v * image, axis=-1), total + surrogate - jax.lax.stop_gradient(surrogate))
 
 
 def volume(field: Field, x: Points, key: PRNGKey, *, exact_up_to: int = 8, probes: int = 1) -> Volume:
-    """Exact for up to `exact_up_to` dimensions, estimated with the mean of `probes` series above."""
+    """Exact up to `exact_up_to` dimensions; above, the mean of `probes` series estimates."""
     if x.shape[-1] <= exact_up_to:
         value, jacobian = value_and_jacobian(field, x)
         return Volume(value, jnp.trace(jacobian, axis1=-2, axis2=-1), log_determinant(jacobian))

@@ -1,4 +1,4 @@
-"""Policies as distributions, and ways of extracting a policy from values."""
+"""Policy distributions, and the extraction of a policy from values."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def normal_log_prob(x: Vector, mean: Vector, log_std: Vector) -> Scalar:
 def tanh_normal_sample(key: PRNGKey, mean: Vector, log_std: Vector) -> tuple[Vector, Scalar]:
     """a = tanh(u), u ~ N(mean, std^2), and its log-density.
 
-    log pi(a) = log N(u) - sum log(1 - tanh(u)^2), where log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)) does not
-    cancel for large |u|.
+    log pi(a) = log N(u) - sum log(1 - tanh(u)^2). The form log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)) has no
+    cancellation for large |u|.
     """
     u = mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape)
     return jnp.tanh(u), normal_log_prob(u, mean, log_std) - log_det_tanh(u)
@@ -39,7 +39,7 @@ def advantage_weights(advantages: Scalar, temperature: float, limit: float = 100
 
 
 def best_of(candidates: Float[Array, "n *batch d"], values: Float[Array, "n *batch"]) -> Vector:
-    """Of n candidates for each observation the one of highest value."""
+    """For each observation, the candidate with the highest value."""
     best = jnp.argmax(values, axis=0)[None, ..., None]
     return jnp.take_along_axis(candidates, best, axis=0)[0]
 
@@ -52,6 +52,7 @@ def soft_policy_loss(values: Scalar, log_probs: Scalar, temperature: Float[Array
 def temperature_loss(weight: Float[Array, ""], log_probs: Scalar, target_entropy: float) -> Float[Array, ""]:
     """weight * (H - H*), H the sampled entropy: descent raises the weight while the entropy is below its target.
 
-    `weight` is the temperature or its logarithm; the gradients by the logarithm differ by a factor, not in sign.
+    `weight` is the temperature or its logarithm. With respect to the logarithm, the two gradients differ by a
+    positive factor.
     """
     return weight * jax.lax.stop_gradient(jnp.mean(-log_probs) - target_entropy)

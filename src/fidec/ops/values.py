@@ -1,4 +1,4 @@
-"""Value learning: targets, ensembles, and the scale of the critic in a policy's objective."""
+"""Value learning: targets, ensembles, and the scale of Q in a policy's objective."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def aggregate(values: Float[Array, "ensemble *batch"], how: Aggregate) -> Float[
 def td_target(
     rewards: Float[Array, " b"], masks: Float[Array, " b"], next_values: Float[Array, " b"], discount: float
 ) -> Float[Array, " b"]:
-    """r + gamma m V(s'), without a gradient. The mask, not the end of a trajectory, stops bootstrapping."""
+    """r + gamma m V(s'), without a gradient. The mask stops bootstrapping, not the end of a trajectory."""
     return jax.lax.stop_gradient(rewards + discount * masks * next_values)
 
 
@@ -29,12 +29,12 @@ def td_loss(values: Float[Array, "ensemble b"], target: Float[Array, " b"]) -> F
 
 
 def value_scale(values: Float[Array, " b"]) -> Float[Array, ""]:
-    """1 / mean|Q|, without a gradient: makes a policy's objective independent of the reward's scale."""
+    """1 / mean|Q|, without a gradient. It makes a policy's objective independent of the reward's scale."""
     return jax.lax.stop_gradient(1.0 / jnp.maximum(jnp.abs(values).mean(), 1e-6))
 
 
 def expectile_loss(difference: Float[Array, " b"], expectile: float) -> Float[Array, ""]:
-    """The mean of |tau - 1(u < 0)| u^2: its minimiser is the tau-expectile, at 0.5 the mean."""
+    """The mean of |tau - 1(u < 0)| u^2. Its minimiser is the tau-expectile; for 0.5 that is the mean."""
     weight = jnp.where(difference >= 0, expectile, 1.0 - expectile)
     return jnp.mean(weight * difference**2)
 
@@ -44,8 +44,8 @@ def conservative_gap(
 ) -> Float[Array, "ensemble b"]:
     """log sum_i exp(Q(s, a_i) - log p(a_i)) - Q(s, a), for actions a_i that were drawn with density p.
 
-    The first term is log n + log of the integral of exp Q, up to sampling: CQL's soft maximum of Q over the box. The
-    log n is left in, as published: it has no gradient, but a threshold on the gap has it inside.
+    Up to sampling, the first term is log n + log of the integral of exp Q: CQL's soft maximum of Q over the box. As
+    published, log n is not subtracted. It has no gradient, but a threshold on the gap must include it.
     """
     return jax.nn.logsumexp(values - log_densities, axis=1) - data_values
 
@@ -53,5 +53,5 @@ def conservative_gap(
 def calibrate(
     values: Float[Array, "ensemble n b"], returns: Float[Array, " b"] | float
 ) -> Float[Array, "ensemble n b"]:
-    """max(Q, G): where Q has fallen to what the data itself achieved, nothing pushes it further down."""
+    """max(Q, G): where Q is below the data's return G, the conservative term does not lower it further."""
     return jnp.maximum(values, returns)

@@ -1,4 +1,4 @@
-"""What the benchmark's methods share: options, starting states, updates, and a flow as a policy."""
+"""Code that the benchmark's methods share: options, initial states, updates, and the flow policy."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class FlowConfig(ValueConfig):
     """Options of methods with a TD critic and a flow."""
 
     q_aggregate: values.Aggregate = "mean"
-    """How the two target critics make one TD target."""
+    """How the two target critics are combined into one TD target."""
     flow_steps: int = 10
     """Euler steps from noise to an action."""
 
@@ -86,13 +86,13 @@ class FlowConfig(ValueConfig):
 
 
 def require_flat(spec: Spec, method: str) -> None:
-    """For methods whose published networks take vectors only."""
+    """Raise ConfigError for images, for methods whose published networks take vectors only."""
     if len(spec.observation_shape) != 1:
         raise ConfigError(f"{method} takes flat observations, not of shape {spec.observation_shape}")
 
 
 def encoder(spec: Spec) -> nn.Impala | None:
-    """The encoder of observations: none for vectors, convolutions for images."""
+    """The encoder of observations: convolutions for images, None for vectors."""
     if len(spec.observation_shape) not in (1, 3):
         raise ConfigError(
             f"observations must be vectors or images (height, width, channels), not of shape {spec.observation_shape}"
@@ -103,7 +103,7 @@ def encoder(spec: Spec) -> nn.Impala | None:
 
 
 def init_modules(key: PRNGKey, networks: Mapping[str, tuple[Any, str]], spec: Spec) -> dict[str, Params]:
-    """Parameters by module; each network comes with its inputs: s(tate), a(ction), t(ime)."""
+    """Parameters by module. `networks` gives each network and its inputs: s(tate), a(ction), t(ime)."""
     examples = {
         "s": jnp.zeros((1, *spec.observation_shape), spec.observation_dtype),
         "a": jnp.zeros((1, spec.action_dim)),
@@ -124,7 +124,7 @@ def start(
 ) -> State:
     """The state before the first step: targets equal their networks, moments are zero.
 
-    `constants` are parameters that have no optimiser.
+    `constants` are parameters without an optimiser.
     """
     return State(
         params={**params, **(constants or {})},
@@ -155,20 +155,20 @@ def gradient_step(
 ) -> tuple[State, Metrics]:
     """One simultaneous step on every module's own loss. The loss of a `frozen` module is only logged.
 
-    `transform(gradients, metrics)` gives the gradients that are used. The targets and the step counter stay.
+    `transform(gradients, metrics)` gives the gradients that are used. The targets and the step counter do not change.
     """
     losses = {name: _without_gradient(loss) if name in frozen else loss for name, loss in losses.items()}
     grads, metrics = optim.gradients(losses, state.params)
-    # The gradient of a frozen module is zero, but momentum would move it.
+    # The gradient of a frozen module is zero, but momentum would still change it.
     grads = transform({name: grad for name, grad in grads.items() if name not in frozen}, metrics)
     params, optimiser = optim.step(optimisers, grads, state.params, state.optimiser)
     return state._replace(params=params, optimiser=optimiser), metrics
 
 
 def advance(before: State, after: State, target_rate: float | Mapping[str, Any]) -> State:
-    """`after` with the next step number and the targets moved, at one rate or at one for each.
+    """`after` with the next step number and updated targets, with one rate for all or one for each.
 
-    The targets follow the parameters as they were before the step, as in the FQL backbone.
+    The targets follow the parameters from before the step, as in the FQL backbone.
     """
     rates = target_rate if isinstance(target_rate, Mapping) else dict.fromkeys(before.target, target_rate)
     target = {name: optim.polyak(before.params[name], old, rates[name]) for name, old in before.target.items()}
@@ -181,17 +181,17 @@ def _without_gradient(loss: Any) -> Any:
 
 
 def frozen_modules(config: Any) -> tuple[str, ...]:
-    """The behaviour flow, if the configuration says that it does not learn (`train_flow`)."""
+    """The behaviour flow, if `train_flow` is False."""
     return () if config.train_flow else ("flow",)
 
 
 def keep_params(state: State, *modules: str) -> State:
-    """The part of a state that `act` reads."""
+    """A state with only the parameters that `act` needs."""
     return state._replace(params={name: state.params[name] for name in modules}, target=None, optimiser=None)
 
 
 def noise_for(key: PRNGKey, observations: Any, spec: Spec, number: int) -> jax.Array:
-    """Standard normal (number, *batch, d): that many draws for each observation."""
+    """Standard normal (number, *batch, d): `number` draws for each observation."""
     batch = observations.shape[: len(observations.shape) - len(spec.observation_shape)]
     return jax.random.normal(key, (number, *batch, spec.action_dim))
 
@@ -204,16 +204,16 @@ class FlowPolicy:
         self.steps = steps
 
     def encode(self, params: Params, observations: jax.Array) -> jax.Array:
-        """Features of images; vectors are their own."""
+        """Features of images; vectors are returned unchanged."""
         return self.network.apply(params, observations, method="encode")
 
     def velocity(self, params: Params, observations: jax.Array, encoded: bool = False) -> flow.Velocity:
-        """The velocity field of these states, which are encoded once; x may carry further leading axes."""
+        """The velocity field of these states, which are encoded once; x may have further leading axes."""
         features = observations if encoded else self.encode(params, observations)
         return lambda x, t: self.network.apply(params, features, x, t, encoded=True)
 
     def sample(self, params: Params, observations: jax.Array, noise: jax.Array, encoded: bool = False) -> jax.Array:
-        """mu(s, z), clipped to the box of actions."""
+        """mu(s, z), clipped to the box."""
         actions = flow.sample(self.velocity(params, observations, encoded), noise, self.steps)
         return jnp.clip(actions, -1.0, 1.0)
 
@@ -234,7 +234,7 @@ def policy_critic_loss(
 
 
 def flow_act(critic: Any, policy: FlowPolicy, spec: Spec) -> tuple[Act, Choose]:
-    """`act` by one flow sample, and `choose` by the highest mean Q of several."""
+    """`act` returns one flow sample, `choose` the one of several with the highest mean Q."""
 
     def draw(state: State, observations, key, number: int):
         noise = noise_for(key, observations, spec, number)

@@ -1,7 +1,7 @@
-"""What a method is, and the register of methods.
+"""The interface of a method, and the register of methods.
 
 A method is three pure functions on one pytree of arrays; `make(config, spec)` closes over the static parts.
-Scan, vmap over seeds, donation, exact resume and export follow from that without special cases.
+So scan, vmap over seeds, donation, exact resume and export need no special cases.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from fidec.register import Register
 from fidec.types import ArrayLike, Batch, Metrics, PRNGKey, Spec
 
 ENTRY_POINTS = "fidec.algos"
-# Metrics of every method; the last two only where there is a critic.
+# Metrics of every method; the last two need a critic.
 COMMON_LOGS = {
     "loss": "the sum of all losses",
     "NAME_loss": "the loss of each module",
-    "grad_norm/NAME": "the norm of its gradient",
+    "grad_norm/NAME": "the norm of the gradient of each module",
     "q_data": "mean of Q at the data's actions",
     "td_target": "mean of the critic's target",
 }
@@ -28,7 +28,7 @@ PRESETS = ("recommended", "paper", "released")
 
 
 def check_choices(config: Any) -> None:
-    """Refuse a value that a Literal field does not list; unchecked, some branch would be taken in silence."""
+    """Raise ConfigError for a value that a Literal field does not list; otherwise some branch would silently run."""
     for name, hint in get_type_hints(type(config)).items():
         if get_origin(hint) is Literal and getattr(config, name) not in get_args(hint):
             choices = ", ".join(get_args(hint))
@@ -38,14 +38,14 @@ def check_choices(config: Any) -> None:
 @runtime_checkable
 class Init(Protocol):
     def __call__(self, key: PRNGKey) -> Any:
-        """A fresh state: a pytree that holds arrays only."""
+        """An initial state: a pytree of arrays only."""
         ...
 
 
 @runtime_checkable
 class Update(Protocol):
     def __call__(self, state: Any, batch: Batch, key: PRNGKey) -> tuple[Any, Metrics]:
-        """One gradient step; the metrics are scalars, `loss` among them."""
+        """One gradient step; the metrics are scalars and include `loss`."""
         ...
 
 
@@ -59,7 +59,7 @@ class Act(Protocol):
 @runtime_checkable
 class ActWithBase(Protocol):
     def __call__(self, state: Any, observations: ArrayLike, key: PRNGKey, candidates: int = ...) -> tuple[Any, Any]:
-        """(actions, base actions): `act`, and what the behaviour model proposed before the method moved it.
+        """(actions, base actions): those of `act`, and those of the behaviour model before refinement.
 
         A method with `choose` takes `candidates`, and then returns the chosen action and its base action.
         """
@@ -90,31 +90,31 @@ class State(NamedTuple):
 
 
 class Transport(NamedTuple):
-    """A refined policy taken apart, for given observations: what an audit needs to measure how far it has moved."""
+    """The parts of a refined policy for given observations. An audit uses them to measure how far it has moved."""
 
     velocity: Callable[[Any, Any], Any]
     """v(x, t) of the behaviour flow."""
     base: Callable[[Any], Any]
     """Noise to base actions, as the policy draws them."""
     displacement: Callable[[Any], Any]
-    """delta(a), before clipping; a row of the result depends on the same row of the actions alone."""
+    """delta(a), before clipping; row i of the result depends on row i of the actions alone."""
     penalty: Callable[[Any, PRNGKey], Any]
-    """What training constrains, for each base action."""
+    """The penalty that training constrains, for each base action."""
     budget: float
     unit: str
-    """The budget's: `nats` or `of the penalty`."""
+    """Unit of the budget: `nats` or `of the penalty`."""
 
 
 class Algorithm(NamedTuple):
     """A method with its configuration and data specification closed over.
 
     `policy(state)` drops everything that `act` does not need (its fields become None), so that
-    `act(policy(state), ...)` equals `act(state, ...)`: that is what a portable policy stores. `transport(state,
-    observations)` is there for policies that move a behaviour flow's actions.
+    `act(policy(state), ...)` equals `act(state, ...)`. A portable policy stores the result. `transport(state,
+    observations)` is for policies that move a behaviour flow's actions.
 
-    A field that is None says what a method cannot do. `explore` collects data online; a method without it explores by
-    `act`. `act_with_base` is for methods with a behaviour model behind their policy, `choose` for methods that can
-    choose among several actions by value. All of them read only what `policy` keeps.
+    A field is None if a method does not have the function. `explore` collects data online; a method without it
+    explores with `act`. `act_with_base` is for methods with a behaviour model, `choose` for methods that can choose
+    among several actions by value. All of them use only what `policy` keeps.
     """
 
     init: Init
@@ -146,10 +146,10 @@ class Method:
     """An entry of the register: how to configure and make an algorithm.
 
     `presets` maps a preset's name to the fields in which it differs from the defaults of `config`; the
-    defaults are the preset `recommended`. `logs` says what each metric means, besides those that all methods log
+    defaults are the preset `recommended`. `logs` gives the meaning of each metric, besides those that all methods log
     (`COMMON_LOGS`). `online` are the fields of `OnlineConfig` in which the method's published online phase differs
-    from the others'. `offline_only` says why there is none, as the end of "NAME is not trained online: ...": online
-    training refuses in these words what would run and teach nothing.
+    from the others'. `offline_only` is the reason why a method has no online phase. It ends the error message "NAME
+    is not trained online: ...".
     """
 
     name: str

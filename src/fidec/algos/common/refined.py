@@ -1,4 +1,4 @@
-"""Policies that move the actions of a behaviour flow: what FiDec, DeFlow and the closed form share."""
+"""Code that FiDec, DeFlow and the closed form share: policies that move the actions of a behaviour flow."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class RefinedConfig(backbone.FlowConfig):
 
 @dataclass(frozen=True)
 class ConstraintConfig(RefinedConfig):
-    """Options of methods with a choice of the constraint."""
+    """Options of methods that let the user choose the constraint."""
 
     constraint: str = "renoised"
     """The constraint on displacements. Quadratic, with the budget as in the paper: isotropic (DeFlow), local (the
     paper), renoised, averaged, velocity (the authors' code). A KL in nats, with budget_nats: stein, path, denoising.
     Or one that another package adds."""
     t_eps: float | Literal["auto"] = 0.8
-    """The time near 1 at which the score is read; auto chooses it from the data by score matching."""
+    """The time near 1 at which the score is evaluated; auto chooses it from the data by score matching."""
     t_width: float = 0.0
     """If positive, the time is drawn from [t_eps - t_width, t_eps]."""
     samples: int = 4
@@ -66,7 +66,7 @@ class ConstraintConfig(RefinedConfig):
 
 
 def act_by(critic: Any, behaviour: backbone.FlowPolicy, spec: Spec, move: Callable[..., jax.Array]) -> ActWithBase:
-    """`act_with_base` by flow samples that `move(params, observations, base, key)` has moved; the best of several."""
+    """`act_with_base` for flow samples moved by `move(params, observations, base, key)`; the best of several."""
 
     def act_with_base(state: State, observations, key, candidates: int = 1):
         noise = backbone.noise_for(key, observations, spec, candidates)
@@ -81,7 +81,7 @@ def act_by(critic: Any, behaviour: backbone.FlowPolicy, spec: Spec, move: Callab
 
 
 def displacement_metrics(base: jax.Array, displacement: jax.Array) -> dict[str, jax.Array]:
-    """How far base actions are moved, and how often out of the box."""
+    """The size of the displacement, and the share of components that it moves out of the box."""
     return {
         "displacement": jnp.sqrt(jnp.mean(jnp.sum(displacement**2, axis=-1))),
         "clipped": jnp.mean(jnp.abs(base + displacement) > 1.0),

@@ -1,10 +1,10 @@
-"""What a displacement costs: the constraints of FiDec's trust region, one file each.
+"""The constraints of FiDec's trust region, one file each.
 
-A constraint gives each base action a_0 a penalty D(delta; s, a_0). FiDec holds the mean penalty at its budget. There
+A constraint gives each base action a_0 a penalty D(delta; s, a_0). FiDec keeps the mean penalty at its budget. There
 are two kinds:
 
-- `Quadratic`: c delta^T F delta with F = (1/K) sum_k s_k s_k^T + rho I. These constraints are metrics. They differ in
-  the scores s_k.
+- `Quadratic`: c delta^T F delta with the metric F = (1/K) sum_k s_k s_k^T + rho I. These constraints differ in the
+  scores s_k.
 - `KL`: an estimate of KL(refined || behaviour) in nats.
 
 A new constraint is one module of this package with a `CONSTRAINT`, or an entry point of the group
@@ -47,7 +47,7 @@ class Model(NamedTuple):
 
     velocity: flow.Velocity
     sample: Callable[[Array], Array]
-    """Carries noise, with any leading axes, to actions."""
+    """Maps noise, with any leading axes, to actions."""
     anchors: Actions
     """Samples of the density that the velocity field describes."""
     t_eps: fisher.Time | None = None
@@ -59,11 +59,11 @@ class Constraint:
     """A constraint with its options."""
 
     t_eps: float | Literal["auto"] = 0.8
-    """The time at which scores are read."""
+    """The time at which scores are evaluated."""
     t_width: float = 0.0
     """If positive, the time is drawn from [t_eps - t_width, t_eps]."""
     calibrate_every: int = 1000
-    """Updates between two choices of t_eps, if that is auto."""
+    """Updates between two choices of t_eps, if it is auto."""
 
     unit: ClassVar[str] = "of the penalty"  # of the budget
 
@@ -110,7 +110,7 @@ class Quadratic(Constraint):
             raise ConfigError(f"damping must not be negative, but is {self.damping}")
 
     def scores(self, actions: Actions, model: Model, key: PRNGKey) -> fisher.Scores | None:
-        """The vectors s_k at these actions; None stands for F = I."""
+        """The vectors s_k at these actions; None means F = I."""
         raise NotImplementedError
 
     def form(self, displacement: Actions, scores: fisher.Scores | None) -> Costs:
@@ -125,9 +125,9 @@ class Quadratic(Constraint):
 class KL(Constraint):
     """An estimate of KL(refined || behaviour) in nats, by a subclass.
 
-    It is evaluated at samples of the flow's own density, where a KL from it cannot be negative. The policy's base
-    actions are not such samples: ten Euler steps and a clip end elsewhere, and a map may then lower the estimate
-    below zero by undoing their error. Heun's steps are accurate enough.
+    It is evaluated at samples of the flow's own density, where the KL cannot be negative. The policy's base actions
+    are not such samples, because of ten Euler steps and a clip. A map could lower the estimate below zero by undoing
+    their error. Heun's method is accurate enough.
     """
 
     budget_nats: float = 0.5

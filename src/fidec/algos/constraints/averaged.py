@@ -16,7 +16,7 @@ from fidec.types import PRNGKey
 
 @dataclass(frozen=True)
 class Averaged(Quadratic):
-    """The score at noised copies of flow samples; it costs K further flow solves for each state."""
+    """The score at noised copies of flow samples. It needs K further flow solves for each state."""
 
     samples: int = 4
     """K."""

@@ -1,4 +1,4 @@
-"""denoising: the KL with log p read off the denoising errors of all noise levels instead of one score.
+"""denoising: the KL, with log p computed from the denoising errors of all noise levels instead of one score.
 
 It evaluates the velocity field only where the field was trained. What the field has not learned counts as cost.
 """

@@ -10,7 +10,7 @@ from fidec.types import PRNGKey
 
 @dataclass(frozen=True)
 class Isotropic(Quadratic):
-    """F = I; it reads no score."""
+    """F = I; no score is needed."""
 
     def scores(self, actions: Actions, model: Model, key: PRNGKey) -> None:
         return None

@@ -11,7 +11,7 @@ from fidec.types import PRNGKey
 
 @dataclass(frozen=True)
 class Stein(KL):
-    """Right to second order; a square, so not negative."""
+    """Correct to second order; a square, so not negative."""
 
     def penalty(self, move: Move, model: Model, key: PRNGKey) -> Costs:
         return fisher.stein(move.field, model.anchors, self.score(model), key)

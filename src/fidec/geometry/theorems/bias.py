@@ -39,21 +39,21 @@ def estimates(density: Mixture, a: jax.Array, eps: jax.Array) -> dict[str, tuple
     """The estimates (m, b, d) of each query from the exact velocity, and their weights (m,)."""
     t = 1.0 - eps
     score = lambda x: flow.velocity_to_score(density.velocity(x, t), x, t)  # noqa: E731
-    places, weights = np.polynomial.hermite_e.hermegauss(7)  # E over z ~ N(0, 1), for each of two coordinates
-    z = jnp.asarray(np.stack(np.meshgrid(places, places), axis=-1).reshape(-1, 1, 2))
-    chance = jnp.asarray(np.outer(weights, weights).ravel() / weights.sum() ** 2)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(7)  # E over z ~ N(0, 1), for each of two coordinates
+    z = jnp.asarray(np.stack(np.meshgrid(nodes, nodes), axis=-1).reshape(-1, 1, 2))
+    probability = jnp.asarray(np.outer(weights, weights).ravel() / weights.sum() ** 2)
     copies = t * score(jnp.broadcast_to(flow.interpolate(z, a, t), (len(z), *a.shape)))
     one = jnp.ones(1)
     return {
         "clean": (score(a)[None], one),
         "scaled": (t * score(t * a)[None], one),
-        "renoised, mean": (jnp.einsum("m,mbd->bd", chance, copies)[None], one),
-        "renoised, one": (copies, chance),
+        "renoised, mean": (jnp.einsum("m,mbd->bd", probability, copies)[None], one),
+        "renoised, one": (copies, probability),
     }
 
 
 def errors(density: Mixture, a: jax.Array, distances: np.ndarray) -> dict[str, np.ndarray]:
-    """The root mean square over a (and z) of |estimate - s(a)|, for each eps. Needs 64-bit JAX.
+    """The root mean square over a (and z) of |estimate - s(a)|, for each eps. It needs 64-bit JAX.
 
     `remainder` is the part of the clean query's error that the first-order term does not explain.
     """
@@ -87,11 +87,11 @@ def constants(density: Mixture, a: jax.Array) -> dict[str, float]:
         score = density.score
         hessian = jax.vmap(jax.jacfwd(score))(a)
         laplacian = jax.vmap(jax.grad(lambda x: jnp.trace(jax.jacfwd(score)(x))))(a)
-        pull = jnp.einsum("bij,bj->bi", hessian, score(a))  # half the gradient of |s|^2
+        half_gradient = jnp.einsum("bij,bj->bi", hessian, score(a))  # of |s|^2
         coefficients = {
             "clean": dilation(density, a),
-            "scaled": 0.5 * laplacian + pull,
-            "renoised, mean": laplacian + pull,
+            "scaled": 0.5 * laplacian + half_gradient,
+            "renoised, mean": laplacian + half_gradient,
             "renoised, one": hessian.reshape(len(a), -1),
             "score": score(a),
         }
@@ -111,7 +111,7 @@ def direction(density: Mixture, a: jax.Array, eps: float) -> tuple[float, float]
 
 
 def score_bias() -> Result:
-    """Slopes and constants on a smooth mixture, and their range on a thin one."""
+    """Slopes and constants on a smooth mixture, and the range of eps where they hold on a thin one."""
     measured: dict[str, float] = {}
     curves: dict[str, dict[str, np.ndarray]] = {}  # errors relative to the score
     table: list[np.ndarray] = []
@@ -173,9 +173,9 @@ def _notes(m: dict[str, float]) -> list[str]:
         f"Thin density (sd {THIN_SD}): C1 is {ratio:.0f} times larger. The first-order term explains all but a tenth "
         f"of the error up to eps = {remainder}. The error is a tenth of the score at eps = {clean}, with the scaled "
         f"query at {scaled}.",
-        f"At t = 0.8 all four queries have lost the score of the thin density (errors {lost}). The mean cosines of "
-        f"the clean estimate with the score and with -a are {cosines[0]} and {cosines[1]}; at t = 0.99 they are "
-        f"{cosines[2]} and {cosines[3]}.",
+        f"At t = 0.8 the errors of all four queries are about as large as the score of the thin density ({lost}). "
+        f"The mean cosines of the clean estimate with the score and with -a are {cosines[0]} and {cosines[1]}; at "
+        f"t = 0.99 they are {cosines[2]} and {cosines[3]}.",
     ]
 
 

@@ -79,7 +79,7 @@ def solve_budget(gradient: np.ndarray, metric: np.ndarray, budget: float) -> np.
 
 
 def compare(p: Problem) -> dict[str, float]:
-    """The formula, and the solved quantities with which it can be confused."""
+    """The formula, and the solved quantities that it is compared with."""
     g, m = p
     a2, b2, along = g @ np.linalg.solve(m, g), g @ g, g @ m @ g
     identity = np.eye(len(g))
@@ -181,8 +181,8 @@ def _notes(m: dict[str, float]) -> list[str]:
 
 
 def _plot(axes: Sequence[Axes], solved: Solved) -> None:
-    looks = zip(SCALES.items(), (BLUE, INK, RED), ("o", "D", "^"), (0.9, 1.0, 1.1), strict=True)
-    for (label, scale), colour, marker, offset in looks:
+    styles = zip(SCALES.items(), (BLUE, INK, RED), ("o", "D", "^"), (0.9, 1.0, 1.1), strict=True)
+    for (label, scale), colour, marker, offset in styles:
         style: dict[str, Any] = {
             "linestyle": "none", "marker": marker, "markersize": 3.5, "alpha": 0.7, "color": colour
         }  # fmt: skip

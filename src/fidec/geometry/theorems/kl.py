@@ -54,7 +54,7 @@ MAPS: dict[str, Field] = {"shift": _shift, "stretch": _stretch, "bend": _bend}
 
 
 def costs(density: Mixture, field: Field, sizes: np.ndarray, spacing: float) -> dict[str, np.ndarray]:
-    """KL and every approximation of it for each size h of the map a + h delta(a). Needs 64-bit JAX."""
+    """KL and every approximation of it for each size h of the map a + h delta(a). It needs 64-bit JAX."""
     points, weights = grid(density, spacing)
     key = jax.random.key(0)
     score = lambda a, _: density.score(a)[None]  # noqa: E731
@@ -89,7 +89,7 @@ def push_forward_kl() -> Result:
     rows: list[list[Any]] = []
     measured: dict[str, float] = {}
     curves: dict[str, dict[str, np.ndarray]] = {}
-    at = -5  # the size of the ratios: small enough for the limit, large enough for rounding
+    at = -5  # index of the size h of the ratios: small enough for the limit, large enough against rounding
     with jax.enable_x64(True):
         for density, mixture, spacing in (("Gaussian", GAUSSIAN, 0.1), ("mixture", MIXTURE, 0.05)):
             for name, field in MAPS.items():

@@ -5,10 +5,10 @@ The score is (t v - a) / eps. An error e in v becomes t e / eps in the score. Th
 
     error^2 = (C1 eps)^2 + (C2 u / eps)^2,    least at eps* = (C2 u / C1)^(1/2),    with error^2 = 2 C1 C2 u.
 
-The exponent is 1/2. The paper's law eps* = (C2 delta / C1)^(1/4) minimises C1 eps^2 + C2 delta / eps^2. It says the
-same if delta is the variance of the velocity's error (and C1, C2 belong to squared errors), but not if delta is the
-machine precision. The scaled query t s_t(t a), whose bias is C eps^2, has the exponent 1/3. The error of a learned
-velocity is much larger than rounding, so its best eps is larger by orders of magnitude.
+The exponent is 1/2. The paper's law eps* = (C2 delta / C1)^(1/4) minimises C1 eps^2 + C2 delta / eps^2. It is the
+same law if delta is the variance of the velocity's error (and C1, C2 belong to squared errors), but not if delta is
+the machine precision. The scaled query t s_t(t a), whose bias is C eps^2, has the exponent 1/3. The error of a
+learned velocity is much larger than rounding, so its best eps is larger by orders of magnitude.
 """
 
 from __future__ import annotations
@@ -114,12 +114,12 @@ def learned_velocity(steps: int = STEPS) -> flow.Velocity:
     """A 3 x 64 network fitted to the smooth mixture by flow matching, with Adam and a rate that falls to zero."""
     network = nn.VelocityField((64, 64, 64), SMOOTH.means.shape[-1])
     init_key, key = jax.random.split(jax.random.key(0))
-    nothing = jnp.zeros((1, 0))  # no observation
-    params = network.init(init_key, nothing, jnp.zeros((1, 2)), jnp.zeros((1, 1)))
+    no_observation = jnp.zeros((1, 0))
+    params = network.init(init_key, no_observation, jnp.zeros((1, 2)), jnp.zeros((1, 1)))
     optimiser = optax.adam(optax.cosine_decay_schedule(3e-3, steps))
 
     def velocity(params: Params, x: jax.Array, t: jax.Array) -> jax.Array:
-        return jnp.asarray(network.apply(params, nothing, x, t))
+        return jnp.asarray(network.apply(params, no_observation, x, t))
 
     def loss(params, key):
         data_key, loss_key = jax.random.split(key)
@@ -155,23 +155,23 @@ def rounding_curves() -> tuple[dict[str, Curve], dict[str, float]]:
 
 
 def best_distance(steps: int = STEPS) -> Result:
-    """The measured optimum for three precisions and for a learned velocity, beside both laws."""
+    """The measured optimum for three precisions and for a learned velocity, and both laws."""
     curves, constant = rounding_curves()
     velocity = learned_velocity(steps)
     a = SMOOTH.sample(jax.random.key(1), POINTS)
     curves |= {f"learned, {query}": curve(velocity, a, LEARNED_DISTANCES, query) for query in QUERIES}
-    wrong = {precision: constant["C2"] * u for precision, u in ROUNDOFF.items()}
-    wrong["learned"] = velocity_error(velocity, a, curves["learned, clean"].best[0])
+    velocity_errors = {precision: constant["C2"] * u for precision, u in ROUNDOFF.items()}
+    velocity_errors["learned"] = velocity_error(velocity, a, curves["learned, clean"].best[0])
 
     rows: list[list[Any]] = []
     measured: dict[str, float] = dict(constant)
     for name in (*ROUNDOFF, "float32 throughout", "float64 throughout", "learned"):
         eps, error = curves[f"{name}, clean"].best
         cells = {"eps*": eps, "least error": error / constant["score"]}
-        if name in wrong:
-            ratio = wrong[name] / constant["C1"]
+        if name in velocity_errors:
+            ratio = velocity_errors[name] / constant["C1"]
             scaled, scaled_error = curves[f"{name}, scaled"].best
-            cells |= {"velocity error": wrong[name], "law 1/2": ratio**0.5, "law 1/4": ratio**0.25}
+            cells |= {"velocity error": velocity_errors[name], "law 1/2": ratio**0.5, "law 1/4": ratio**0.25}
             cells |= {"eps* scaled": scaled, "least error scaled": scaled_error / constant["score"]}
         rows.append([name, *(cells.get(column) for column in COLUMNS[1:])])
         measured |= {f"{name}: {what}": value for what, value in cells.items()}
