@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from latex2mathml.converter import convert
+from latex2mathml.converter import convert  # pyright: ignore[reportMissingImports] - installed for the site alone
 
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 # What the converter does not know, and what it knows instead.
@@ -47,5 +47,6 @@ def on_page_content(content: str, page: Any, **_: Any) -> str:
 
 def on_post_build(config: Any) -> None:
     package = find_spec("ziamath")
-    assert package and package.submodule_search_locations
+    assert package
+    assert package.submodule_search_locations
     shutil.copy(Path(package.submodule_search_locations[0], "fonts", FONT), config.site_dir)

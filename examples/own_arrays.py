@@ -5,6 +5,8 @@ The data is a made-up log of a point that moves in the plane. Replace `load` wit
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 import fidec
@@ -12,7 +14,7 @@ import fidec
 GOAL = np.array([0.5, -0.5])
 
 
-def load(episodes: int = 40, length: int = 50, seed: int = 0) -> dict[str, np.ndarray]:
+def load(episodes: int = 40, length: int = 50, seed: int = 0) -> dict[str, Any]:
     """Rows in time order, one row per step, as a robot would log them."""
     rng = np.random.default_rng(seed)
     rows: dict[str, list] = {"observations": [], "actions": [], "rewards": [], "truncations": []}

@@ -51,7 +51,8 @@ def record(episodes: int = 60, seed: int = 0) -> fidec.OfflineDataset:
             ):
                 rows[name].append(value)
             observation = following
-    return fidec.dataset_from_arrays(**{name: np.array(column) for name, column in rows.items()})
+    columns: dict[str, Any] = {name: np.array(column) for name, column in rows.items()}
+    return fidec.dataset_from_arrays(**columns)
 
 
 def main() -> None:

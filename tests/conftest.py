@@ -13,8 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from jaxtyping import install_import_hook
 
-from helpers.runs import Processes, random_columns
+# Before fidec is imported: the annotated arrays of the mathematics, the networks and the constraints are checked.
+install_import_hook(("fidec.ops", "fidec.nn", "fidec.algos.constraints"), "beartype.beartype")
+
+from helpers.runs import Processes, random_columns  # noqa: E402
 
 PLUGIN = Path(__file__).parent / "helpers" / "plugin"
 # Compilation is most of the suite's time. Without LLVM's optimisation and with XLA's older emitters it takes a sixth
@@ -133,7 +137,7 @@ def cli(capsys, monkeypatch, tmp_path):
         try:
             code = main([str(word) for word in argv])
         except SystemExit as stop:
-            code = stop.code
+            code = int(stop.code or 0)
         out, err = capsys.readouterr()
         return code, out, err
 

@@ -14,6 +14,7 @@ import pytest
 
 from fidec import algos
 from fidec.types import Batch, Spec
+from helpers import some
 
 CENTRES = np.array([[-0.5, -0.5], [0.5, 0.0], [-0.3, 0.6]])
 MASSES = np.array([0.5, 0.3, 0.2])
@@ -50,8 +51,8 @@ def train(name, base=True, **options):
     def run(key):
         start = algorithm.init(key)
         state, metrics = jax.lax.scan(step, start, jax.random.split(jax.random.key(1), STEPS))
-        drawn = (algorithm.act_with_base if base else algorithm.act)(state, jnp.zeros((5000, 1)), jax.random.key(2))
-        return metrics, drawn
+        act = some(algorithm.act_with_base if base else algorithm.act)
+        return metrics, act(state, jnp.zeros((5000, 1)), jax.random.key(2))
 
     return data, *jax.tree.map(np.asarray, run(jax.random.key(0)))
 

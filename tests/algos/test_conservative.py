@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache, partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +14,9 @@ from fidec import algos, nn
 from fidec.errors import ConfigError
 from fidec.ops import policies, values
 from fidec.types import Batch, Spec
+from helpers.algorithms import equal, fast_jit
+from helpers.algorithms import make_batch as random_batch
 
-fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 ROWS = 16
 SMALL = {"hidden": (16,), "learning_rate": 3e-3}
 LAGRANGE = {"lagrange_gap": 100.0, "action_samples": 1}
@@ -46,19 +48,12 @@ def with_params(state, **modules):
 
 
 def make_batch(**columns):
-    rng = np.random.default_rng(0)
-    shapes = ((ROWS, 3), (ROWS, 2), (ROWS,), (ROWS,), (ROWS, 3), (ROWS, 2), (ROWS,))
-    batch = Batch(*(jnp.asarray(rng.uniform(-0.9, 0.9, shape), jnp.float32) for shape in shapes))
-    return strong(batch._replace(**{"masks": jnp.ones(ROWS), **columns}))
+    return random_batch(ROWS, (3,), 2, **{"masks": np.ones(ROWS), **columns})
 
 
 def step(name, state=None, batch=None, **options):
     state = start(name, **options) if state is None else state
     return jitted(name, **options)(state, batch or make_batch(), jax.random.key(1))
-
-
-def equal(a, b):
-    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
 
 
 def q_1d(actions):
@@ -270,11 +265,11 @@ def test_calqls_networks_are_orthogonal_and_begin_small():
 
 def test_gaussian_actors():
     observations = 1e6 * jnp.ones((4, 3))
-    plain = nn.GaussianActor((8,), 2)
+    plain: Any = nn.GaussianActor((8,), 2)
     mean, log_std = plain.apply(fast_jit(plain.init)(jax.random.key(0), observations), observations)
     assert mean.shape == log_std.shape == (4, 2)
     assert set(np.unique(log_std)) <= {-5.0, 2.0}
-    affine = nn.GaussianActor((8,), 2, affine_log_std=True, log_std_bounds=(-20.0, 2.0))
+    affine: Any = nn.GaussianActor((8,), 2, affine_log_std=True, log_std_bounds=(-20.0, 2.0))
     params = fast_jit(affine.init)(jax.random.key(0), observations)
     np.testing.assert_allclose(affine.apply(params, jnp.zeros((4, 3)))[1], -1.0)
     assert params["params"]["log_std_scale"] == 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,12 +15,14 @@ from fidec.algos.constraints import CONSTRAINTS, KL, Quadratic
 from fidec.errors import ConfigError
 from fidec.ops import fisher
 from fidec.types import Spec
+from helpers import some
 from helpers.algorithms import assert_close, equal, fast_jit, make_batch, scaled, with_params
 
 ROWS = 6
 SPEC = Spec((4,), 3)
+CRITIC: Any = nn.Critic((16,))
 SMALL = {"hidden": (16,), "flow_steps": 2, "samples": 2}
-CASES = {name: ("fidec", {"constraint": name}) for name in CONSTRAINTS.builtin()}
+CASES: dict[str, tuple[str, Any]] = {name: ("fidec", {"constraint": name}) for name in CONSTRAINTS.builtin()}
 CASES["auto"] = ("fidec", {"constraint": "denoising", "t_eps": "auto", "calibrate_every": 2})
 CASES["closed_form"] = ("fidec_closed_form", {"refine_steps": 2})
 CASES["paper"] = ("fidec", {"preset": "paper"})
@@ -64,7 +67,7 @@ def test_an_update_is_finite_and_the_transport_has_the_penalty_and_its_budget(ca
 
     @fast_jit
     def measure(state, observations, noise):
-        transport = algorithm(case).transport(state, observations)
+        transport = some(algorithm(case).transport)(state, observations)
         base = transport.base(noise)
         return base, transport.displacement(base), transport.penalty(base, jax.random.key(3))
 
@@ -75,7 +78,7 @@ def test_an_update_is_finite_and_the_transport_has_the_penalty_and_its_budget(ca
     assert base.shape == displacement.shape == (ROWS, 3)
     assert penalty.shape == (ROWS,)
     assert np.isfinite(penalty).all()
-    transport = algorithm(case).transport(state, batch().observations)
+    transport = some(algorithm(case).transport)(state, batch().observations)
     nats = case == "auto" or (case in CONSTRAINTS.builtin() and issubclass(CONSTRAINTS.get(case), KL))
     assert (transport.unit, transport.budget) == (("nats", 0.5) if nats else ("of the penalty", 0.001))
 
@@ -154,9 +157,9 @@ def test_the_time_is_calibrated_when_due_and_is_used():
 def test_acting_moves_the_flows_action_and_takes_the_best_of_several():
     made, state, key = algorithm("renoised"), fresh("renoised"), jax.random.key(4)
     observations = batch().observations
-    act = fast_jit(made.act_with_base, static_argnames="candidates")
+    act = fast_jit(some(made.act_with_base), static_argnames="candidates")
     actions, base = act(state, observations, key)
-    transport = made.transport(state, observations)
+    transport = some(made.transport)(state, observations)
     np.testing.assert_allclose(transport.base(jax.random.normal(key, (1, ROWS, 3))[0]), base, atol=1e-5)
     np.testing.assert_allclose(np.clip(base + transport.displacement(base), -1, 1), actions, atol=1e-5)
     idle = with_params(state, residual=scaled(state.params["residual"], 0.0))
@@ -165,7 +168,7 @@ def test_acting_moves_the_flows_action_and_takes_the_best_of_several():
     chosen, chosen_base = act(state, observations, key, candidates=5)
     repeated = np.broadcast_to(observations, (5, *observations.shape))
     every, every_base = act(state, repeated, key)
-    q = nn.Critic((16,)).apply(state.params["critic"], repeated, every).mean(axis=0)
+    q = CRITIC.apply(state.params["critic"], repeated, every).mean(axis=0)
     best, rows = np.argmax(q, axis=0), np.arange(ROWS)
     assert len(set(best.tolist())) > 1
     np.testing.assert_allclose(chosen, np.asarray(every)[best, rows], atol=1e-6)
@@ -191,7 +194,7 @@ def test_the_closed_form_spends_its_budget_and_climbs(constraint):
 
         @fast_jit
         def measure(state, made=made):
-            transport = made.transport(state, observations)
+            transport = some(made.transport)(state, observations)
             base = transport.base(noise)
             return base, transport.displacement(base), transport.penalty(base, jax.random.key(6))
 
@@ -202,7 +205,7 @@ def test_the_closed_form_spends_its_budget_and_climbs(constraint):
     if constraint == "isotropic":  # n steps in nearly one direction add up to the length
         for steps in (1, 3):
             np.testing.assert_allclose(found[1e-4, steps][2], 1e-4, rtol=0.02)
-        q = lambda a: nn.Critic((16,)).apply(state.params["critic"], observations, a).mean(axis=0)  # noqa: E731
+        q = lambda a: CRITIC.apply(state.params["critic"], observations, a).mean(axis=0)  # noqa: E731
         assert np.all(q(base + found[1e-6, 1][1]) > q(base))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import jax
 import pytest
@@ -42,18 +43,25 @@ def test_the_register_lists_makes_and_trains_it(median, tmp_path, capsys):
     assert cli.main(["algos"]) == 0
     assert "behaviour cloning by L1" in capsys.readouterr().out
     assert cli.main(["algos", median]) == 0
-    assert "docs/methods/median.md" in capsys.readouterr().out
+    assert "--algo median" in capsys.readouterr().out
 
 
-def test_the_battery_and_the_documentation_take_it_up(median, monkeypatch):
-    """Both read the register: a fresh import of the battery has a case for it, and its page is expected."""
-    battery = sys.modules.get("test_battery")
-    sys.modules.pop("test_battery", None)
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    try:
-        cases = [case.values[0] for case in importlib.import_module("test_battery").all_cases()]
-    finally:
-        sys.modules.pop("test_battery", None)
-        if battery is not None:
-            sys.modules["test_battery"] = battery
+def fresh(monkeypatch, module: str) -> ModuleType:
+    """A test module as it is imported while the method exists."""
+    path = Path(__file__).parents[1] / module
+    monkeypatch.syspath_prepend(str(path.parent))
+    monkeypatch.delitem(sys.modules, path.name, raising=False)
+    return importlib.import_module(path.name)
+
+
+def test_the_battery_and_the_tests_of_the_pages_include_it(median, monkeypatch, tmp_path):
+    cases = [case.values[0] for case in fresh(monkeypatch, "algos/test_battery").all_cases()]
     assert {"median", "median/pixels"} <= set(cases)
+    docs = fresh(monkeypatch, "cli/test_docs")
+    assert median in docs.METHODS
+    with pytest.raises(FileNotFoundError, match="median"):
+        docs.test_a_page_has_every_option_and_every_metric_of_its_method_and_no_others(median)
+    (tmp_path / "methods").mkdir()
+    (tmp_path / "methods" / "median.md").write_text(docs.page_of("bc"))
+    monkeypatch.setattr(docs, "DOCS", tmp_path)
+    docs.test_a_page_has_every_option_and_every_metric_of_its_method_and_no_others(median)

@@ -5,7 +5,7 @@ The gradient of a module is read off the state after a first update: Adam's firs
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import jax
@@ -19,11 +19,13 @@ from scipy.optimize import minimize_scalar
 from fidec import algos, nn
 from fidec.algos.common import backbone
 from fidec.ops import policies, values
-from fidec.types import Batch, Spec
+from fidec.types import Spec
+from helpers import some
+from helpers.algorithms import equal, fast_jit
+from helpers.algorithms import make_batch as random_batch
 
 SPEC, ROWS, HIDDEN = Spec((3,), 2), 8, (8,)
 KEY = jax.random.key(7)
-fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 @cache
@@ -34,11 +36,7 @@ def method(name, preset="recommended", **options):
 
 
 def make_batch():
-    rng = np.random.default_rng(0)
-    observations, following = rng.normal(size=(2, ROWS, 3))
-    actions, after = rng.uniform(-0.9, 0.9, (2, ROWS, 2))
-    batch = Batch(observations, actions, rng.normal(size=ROWS), np.ones(ROWS), following, after)
-    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), batch)
+    return random_batch(ROWS, SPEC.observation_shape, SPEC.action_dim, masks=np.ones(ROWS))
 
 
 def gradient(after, module):
@@ -51,16 +49,12 @@ def cosine(a, b):
     return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
 
 
-def equal(a, b):
-    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
-
-
 # Values and policies.
 
 
 def test_an_expectile_goes_from_the_mean_to_the_maximum():
     samples = np.random.default_rng(0).uniform(-1, 3, 200).astype(np.float32)
-    loss = jax.jit(lambda v, tau: values.expectile_loss(jnp.asarray(samples) - v, tau))
+    loss = jax.jit(lambda v, tau: values.expectile_loss(jnp.asarray(samples) - v, tau), static_argnums=1)
 
     def expectile(tau):
         found: Any = minimize_scalar(lambda v: float(loss(v, tau)), bounds=(-2, 4), method="bounded")
@@ -100,7 +94,9 @@ def test_the_density_of_a_squashed_gaussian_integrates_to_one(mean, std):
         density = np.exp(squashed_log_prob(jnp.asarray(middles), mu, log_std))
         assert density.mean() * 2.0 == pytest.approx(1.0, abs=1e-3)
         # The log-density that comes with a sample is the density's at that sample, and has its entropy.
-        actions, logs = policies.tanh_normal_sample(KEY, jnp.broadcast_to(mu, (4000, 1)), log_std)
+        actions, logs = policies.tanh_normal_sample(
+            KEY, *(jnp.broadcast_to(each, (4000, 1)) for each in (mu, log_std))
+        )
         np.testing.assert_allclose(logs, squashed_log_prob(actions, mu, log_std), rtol=1e-6, atol=1e-8)
         entropy = -2.0 * np.mean(np.where(density > 0, density * np.log(np.maximum(density, 1e-300)), 0.0))
         assert -np.mean(logs) == pytest.approx(entropy, abs=6 * float(np.std(logs)) / 4000**0.5)
@@ -118,7 +114,7 @@ def test_the_best_of_n_uniforms_has_the_mean_of_their_maximum():
 
 def test_ifql_finds_better_actions_among_more_of_them():
     algorithm, state, _ = method("ifql", flow_steps=2, samples=2)
-    act = fast_jit(algorithm.choose, static_argnames="candidates")
+    act = fast_jit(some(algorithm.choose), static_argnames="candidates")
     observations = jax.random.normal(KEY, (500, 3))
     critic: Any = nn.Critic(HIDDEN)
 
@@ -195,11 +191,11 @@ def test_fql_asks_its_critic_only_where_there_is_a_choice():
     algorithm, state, _ = method("fql", flow_steps=2)
     observations = make_batch().observations
     blind = state._replace(params={name: state.params[name] for name in ("flow", "policy")})
-    alone, base = algorithm.act_with_base(blind, observations, KEY)
+    alone, base = some(algorithm.act_with_base)(blind, observations, KEY)
     assert equal(alone, algorithm.act(blind, observations, KEY))
     assert alone.shape == base.shape == (ROWS, 2)
     with pytest.raises(KeyError, match="critic"):
-        algorithm.choose(blind, observations, KEY, 2)
+        some(algorithm.choose)(blind, observations, KEY, 2)
 
 
 def test_fql_with_a_huge_weight_only_distils():

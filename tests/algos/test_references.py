@@ -19,11 +19,11 @@ from jax.flatten_util import ravel_pytree
 
 from fidec import algos, nn
 from fidec.types import Batch, Spec
+from helpers.algorithms import fast_jit
 
 ROWS, DIM, HIDDEN, DISCOUNT = 8, 2, (8,), 0.9
 KEY = jax.random.key(7)
 sg = jax.lax.stop_gradient
-fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 @cache
@@ -108,7 +108,8 @@ def test_rebrac():
     options = {"actor_penalty": actor_penalty, "critic_penalty": critic_penalty, "noise_limit": limit}
     targets = lambda after, metrics: after.target  # noqa: E731
     run, batch = step("rebrac", ("critic", "actor"), keep=targets, target_rate=rate, **options), make_batch()
-    before, actor, critic = run.before, nn.Actor(HIDDEN, DIM), nn.Critic(HIDDEN)
+    before, critic = run.before, nn.Critic(HIDDEN)
+    actor: Any = nn.Actor(HIDDEN, DIM)
     noise = 0.2 * normal(KEY)
     assert 0.1 < jnp.mean(jnp.abs(noise) > limit) < 0.9
 
@@ -146,8 +147,8 @@ def test_iql():
         return state._replace(params=state.params | {"value": {"params": {"MLP_0": layers}}})
 
     run = step("iql", ("value", "critic", "actor"), change=change, expectile=expectile, alpha=alpha)
-    batch, before, critic, value = make_batch(), run.before, nn.Critic(HIDDEN), nn.Value(HIDDEN)
-    actor = nn.Actor(HIDDEN, DIM)
+    batch, before, critic, actor = make_batch(), run.before, nn.Critic(HIDDEN), nn.Actor(HIDDEN, DIM)
+    value: Any = nn.Value(HIDDEN)
 
     def q(params, aggregate=jnp.min):
         return aggregate(critic.apply(params, batch.observations, batch.actions), axis=0)
@@ -201,7 +202,8 @@ def test_fql(aggregate, normalize):
     alpha = 0.1
     options = {"alpha": alpha, "flow_steps": 3, "q_aggregate": aggregate, "normalize_q": normalize}
     run, batch = step("fql", ("critic", "flow", "policy"), **options), make_batch()
-    params, critic, student = run.before.params, nn.Critic(HIDDEN), nn.ResidualMap(HIDDEN, DIM)
+    params, critic = run.before.params, nn.Critic(HIDDEN)
+    student: Any = nn.ResidualMap(HIDDEN, DIM)
     next_key, flow_key, noise_key = jax.random.split(KEY, 3)
 
     next_actions = student.apply(params["policy"], batch.next_observations, normal(next_key))
@@ -229,8 +231,8 @@ def test_fql(aggregate, normalize):
 def test_fawac():
     alpha, limit = 1.5, 13.0
     run = step("fawac", ("critic", "value", "flow"), alpha=alpha, weight_limit=limit, flow_steps=3)
-    batch, critic, value = make_batch(), nn.Critic(HIDDEN), nn.Value(HIDDEN)
-    params, target = run.before.params, run.before.target["critic"]
+    batch, critic, params, target = make_batch(), nn.Critic(HIDDEN), run.before.params, run.before.target["critic"]
+    value: Any = nn.Value(HIDDEN)
     next_key, flow_key = jax.random.split(KEY)
 
     next_actions = solve(params["flow"], batch.next_observations, normal(next_key))
@@ -349,7 +351,7 @@ def check_soft(run, actor, critic, key, aggregates, weight, scale):
         return jnp.mean(temperature * logs - q)
 
     right, wrong = (partial(actor_loss, aggregate=how) for how in aggregates)
-    run.check("actor", right, wrong, partial(right, temperature=1.0))
+    run.check("actor", right, wrong, partial(right, temperature=jnp.ones(())))
     entropy = -squashed(key, *actor.apply(params["actor"], batch.observations))[1].mean()
     np.testing.assert_allclose(run.gradients["temperature"], weight * (entropy + scale * DIM), rtol=1e-3)
 
@@ -374,9 +376,9 @@ def test_rlpd():
 def test_calql_takes_the_best_draw_by_the_lower_critic():
     change, goal = lambda state: crossed(warm(state)), lambda after, metrics: metrics["td_target"]
     run = step("calql", SOFT[1:], change=change, keep=goal, hidden=(2,), target_entropy_scale=0.25)
-    batch, relu = make_batch(), {"activation": jax.nn.relu}
-    actor = nn.GaussianActor((2,), DIM, **relu, log_std_bounds=(-20.0, 2.0), affine_log_std=True)
-    critic = nn.Critic((2,), layer_norm=False, **relu)
+    batch, relu = make_batch(), jax.nn.relu
+    actor = nn.GaussianActor((2,), DIM, activation=relu, log_std_bounds=(-20.0, 2.0), affine_log_std=True)
+    critic = nn.Critic((2,), layer_norm=False, activation=relu)
     keys = jax.random.split(KEY, 5)
     mean, log_std = actor.apply(run.before.params["actor"], batch.next_observations)
     first = squashed(keys[0], jnp.broadcast_to(mean, (10, ROWS, DIM)), log_std)[0][..., 0]

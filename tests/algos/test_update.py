@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -33,8 +35,9 @@ def reference(method):
     Written without any function of fidec.ops or fidec.algos; only the random draws follow their order.
     """
     sg, t_width = jax.lax.stop_gradient, 0.05
-    critic, residual = nn.Critic(SMALL["hidden"]), nn.ResidualMap(SMALL["hidden"], ACT)
-    field = nn.VelocityField(SMALL["hidden"], ACT)
+    critic: Any = nn.Critic(SMALL["hidden"])
+    residual: Any = nn.ResidualMap(SMALL["hidden"], ACT)
+    field: Any = nn.VelocityField(SMALL["hidden"], ACT)
     adam = optax.adam(3e-4)
 
     def solve(params, s, x):

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from fidec.bench.jobs import last_row
 from fidec.launch import share_cores
 from fidec.store.lock import is_locked
 from fidec.train.loop import Signals
+from helpers import some
 
 # What stands in for `fidec train`: it notes its start and its cores, works for a while, notes its end.
 FAKE = """
@@ -89,7 +91,7 @@ def wait_for(condition, seconds: float = 20.0) -> None:
 
 
 def test_workers_share_the_cores_and_a_failure_does_not_stop_the_others(tmp_path):
-    jobs = [FakeJob(tmp_path, f"job{k}", 0.1, 3 if k == 1 else 0) for k in range(5)]
+    jobs: list[Any] = [FakeJob(tmp_path, f"job{k}", 0.1, 3 if k == 1 else 0) for k in range(5)]
     notes = Notes()
     states = schedule.run_jobs(jobs, 2, notes, Signals())
     assert notes.most == 2
@@ -111,7 +113,7 @@ def test_workers_share_the_cores_and_a_failure_does_not_stop_the_others(tmp_path
 
 
 def test_a_signal_stops_all_processes_which_save(tmp_path):
-    jobs = [FakeJob(tmp_path, f"job{k}", 60.0) for k in range(3)]
+    jobs: list[Any] = [FakeJob(tmp_path, f"job{k}", 60.0) for k in range(3)]
     signals = Signals()
 
     def on_show(running):
@@ -125,7 +127,7 @@ def test_a_signal_stops_all_processes_which_save(tmp_path):
 
 
 def test_an_error_in_the_suite_itself_ends_its_processes(tmp_path):
-    job = FakeJob(tmp_path, "job", 60.0)
+    job: Any = FakeJob(tmp_path, "job", 60.0)
 
     def on_show(running):
         if running[0].starts():
@@ -137,7 +139,7 @@ def test_an_error_in_the_suite_itself_ends_its_processes(tmp_path):
 
 
 def test_a_killed_process_is_reported_and_continued_by_the_next_command(tmp_path):
-    job = FakeJob(tmp_path, "job", 60.0)
+    job: Any = FakeJob(tmp_path, "job", 60.0)
 
     def kill():
         wait_for(job.starts)
@@ -164,7 +166,7 @@ def _words(process: Path) -> bytes:
 
 
 def test_the_process_of_a_killed_suite_is_waited_for_and_not_run_twice(tmp_path):
-    job = FakeJob(tmp_path, "job", 0.5)
+    job: Any = FakeJob(tmp_path, "job", 0.5)
     started = schedule.start(job, [0], Notes())  # a killed suite leaves its process, which has the lock
     assert started is not None
     wait_for(job.starts)
@@ -173,7 +175,7 @@ def test_the_process_of_a_killed_suite_is_waited_for_and_not_run_twice(tmp_path)
     assert schedule.run_jobs([job], 1, notes, Signals()) == {job: "done"}
     assert notes.begun == [("job", "waits for another process that runs it")]
     assert len(job.starts()) == 1
-    assert started.process.wait() == 0
+    assert some(started.process).wait() == 0
 
 
 def test_the_last_row_of_a_log(tmp_path):

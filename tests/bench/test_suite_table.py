@@ -18,6 +18,7 @@ from fidec.bench.suites import SUITES
 from fidec.errors import ConfigError, RunError
 from fidec.report.tex import escape
 from fidec.store.rundir import RunDirectory
+from helpers import some
 from helpers.suites import SHA, jobs_of, small_jobs, write_run
 
 CUBE = [f"cube-single-play-singletask-task{k}-v0" for k in (1, 2)]
@@ -63,14 +64,14 @@ def test_numbers_by_hand(runs):
     lines = lines_of(runs)
     cube, scene = tasks.CATEGORY_OF[CUBE[0]], tasks.CATEGORY_OF[SCENE]
     line = lines[CUBE[0], cube, "fql"]
-    assert (line["mean"], line["runs"], line["paper"]) == (30, 2, tasks.find(CUBE[0]).paper["fql"].mean)
+    assert (line["mean"], line["runs"], line["paper"]) == (30, 2, some(tasks.find(CUBE[0])).paper["fql"].mean)
     assert line["std"] == pytest.approx(10 * 2**0.5)  # of 20 and 40
     total = lines["category", cube, "fql"]
     assert (total["mean"], total["tasks"], total["runs"]) == (50, 2, 4)
     assert total["std"] == pytest.approx(10 * 2**0.5)  # of the seeds' means, 40 and 60
     assert total["iqm"] == 50  # 20 and 80 are cut
     assert total["iqm_low"] < 50 < total["iqm_high"]
-    paper = [tasks.find(task).paper["fql"].mean for task in CUBE]
+    paper = [some(tasks.find(task)).paper["fql"].mean for task in CUBE]
     assert total["paper"] == sum(paper) / 2  # of the same two tasks, not of the category's five
     better = lines["category", cube, "fidec:paper"]["better"]
     assert better == ((0.5 + 1 + 1 + 1) / 4 + (1 + 1 + 1 + 0) / 4) / 2
@@ -208,12 +209,12 @@ def test_costs_come_from_finished_runs_alone(runs):
     ant = next(job for job in fql if job.task.startswith("antmaze-giant") and job.seed == 1)
     bc = next(job for job in runs if job.variant.label == "bc")
     found = estimates([todo, ant, bc], done)
-    assert found[todo].seconds(todo.plan) == 10 + 10_000 / 100 + 4 * 5
-    assert found[todo].source == "1 finished on this task"
+    assert some(found[todo]).seconds(todo.plan) == 10 + 10_000 / 100 + 4 * 5
+    assert some(found[todo]).source == "1 finished on this task"
     # Elsewhere an evaluation takes as much longer as the episodes are.
-    longer = tasks.find(ant.task).horizon / tasks.find(CUBE[0]).horizon
-    assert found[ant].evaluation == pytest.approx(5 * longer)
-    assert found[ant].source == "5 finished on other tasks"
+    longer = some(tasks.find(ant.task)).horizon / some(tasks.find(CUBE[0])).horizon
+    assert some(found[ant]).evaluation == pytest.approx(5 * longer)
+    assert some(found[ant]).source == "5 finished on other tasks"
     assert found[bc] is None
     assert (duration(61), duration(600), duration(36_000)) == ("61 s", "10 min", "10.0 h")
 
@@ -294,8 +295,8 @@ def test_an_online_run_of_another_length_or_protocol_is_not_the_wanted_one(tmp_p
 def test_an_online_step_costs_what_the_log_says(online):
     done = [job for job in online if job.state() == "done"]
     todo = {job.variant.label: job for job in online if job.task.startswith("cube-double") and job.seed == 0}
-    found = estimates([*todo.values()], done)
-    longer = tasks.find(todo["fql"].task).horizon / tasks.find(ONLINE[0]).horizon
+    found = {job: some(estimate) for job, estimate in estimates([*todo.values()], done).items()}
+    longer = some(tasks.find(todo["fql"].task)).horizon / some(tasks.find(ONLINE[0])).horizon
     fql, rlpd = todo["fql"], todo["rlpd"]
     assert (found[fql].update, found[fql].online) == (0.01, 0.05)
     assert found[rlpd].update == 0.0  # it has none offline

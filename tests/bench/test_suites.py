@@ -17,6 +17,7 @@ from fidec.bench.suites import SUITES, find_suite
 from fidec.errors import BusyError, ConfigError, DataError
 from fidec.tasks.ablation import AVERAGES, REPORTED
 from fidec.train.config import RunConfig
+from helpers import some
 from helpers.suites import jobs_of
 
 CUBE, ANT = "cube-single-play-singletask-task2-v0", "antmaze-large-navigate-singletask-task1-v0"
@@ -32,7 +33,7 @@ def test_every_suite_has_its_tasks():
     assert suites["paper-online"].ids == tuple(row.id for row in rows["online"])
     state = [row.id for row in rows["offline"] if row.benchmark == "ogbench" and not row.visual]
     assert suites["ogbench-state"].ids == tuple(state)
-    defaults = {tasks.find(f"{name.split('-singletask')[0]}-singletask-v0").id for name in state}
+    defaults = {some(tasks.find(f"{name.split('-singletask')[0]}-singletask-v0")).id for name in state}
     assert set(suites["ogbench-default"].ids) == defaults
     parts = ("ogbench-state", "ogbench-visual", "d4rl-antmaze", "d4rl-adroit")
     assert sorted(task for name in parts for task in suites[name].ids) == sorted(suites["paper"].ids)
@@ -108,7 +109,8 @@ def test_the_command_contains_the_whole_job():
 
 def test_methods_that_the_paper_does_not_have_on_a_task_run_only_if_they_are_named():
     task = SUITES.get("ogbench-visual").ids[0]
-    assert {job.variant.method for job in jobs_of("ogbench-visual", patterns=(task,))} == set(tasks.find(task).paper)
+    paper = some(tasks.find(task)).paper
+    assert {job.variant.method for job in jobs_of("ogbench-visual", patterns=(task,))} == set(paper)
     assert [job.variant.method for job in jobs_of("ogbench-visual", patterns=(task,), words=("bc",))] == ["bc"]
 
 
@@ -204,12 +206,12 @@ def test_a_users_file_is_a_suite(tmp_path):
     path = tmp_path / "own.toml"
     path.write_text(OWN)
     suite = find_suite(str(path))
-    assert (suite.name, suite.seeds, suite.ids, suite.scale.steps) == ("own", (3, 4), ("robot",), 50)
+    assert (suite.name, suite.seeds, suite.ids, some(suite.scale).steps) == ("own", (3, 4), ("robot",), 50)
     assert suite.tasks[0].id is None
     assert suite.tasks[0].data == f"npz:{tmp_path / 'robot.npz'}"  # beside the file
     assert suite.variants[1] == Variant("fql", options={"alpha": 3.0, "hidden": (8, 8)})
     assert suite.variants[2].label == "fidec:paper"
-    assert suite.scale.plan().evaluations == (50,)
+    assert some(suite.scale).plan().evaluations == (50,)
 
 
 @pytest.mark.parametrize(

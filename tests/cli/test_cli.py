@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -123,7 +124,8 @@ def test_algos_needs_neither_docstrings_nor_logs(cli, tiny, monkeypatch):
     }
 
     config = dataclasses.make_dataclass("Bare", [("rate", float, 0.5)], namespace={"__module__": "nowhere"})
-    bare = algos.Method("bare", "nothing but a name", config, functools.partial(lambda config, spec: None))
+    make: Any = functools.partial(lambda config, spec: None)
+    bare = algos.Method("bare", "nothing but a name", config, make)
     monkeypatch.setattr(algos, "get", {"bare": bare}.get)
     code, out, _ = cli("algos", "bare")
     assert code == 0

@@ -12,6 +12,7 @@ import sys
 import types
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -275,8 +276,9 @@ class OneEpisode:
 def test_glossary_has_the_evaluation_and_the_times(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(evaluate, "EnvPool", OneEpisode)
     spec = Spec(observation_shape=(3,), action_dim=2)
-    algorithm = algos.Algorithm(*(lambda *_: None,) * 4)
-    env = EnvFactory("any", lambda render_mode: None, score=lambda summary: 0.0)
+    nothing: Any = lambda *_: None  # noqa: E731
+    algorithm = algos.Algorithm(nothing, nothing, nothing, nothing)
+    env = EnvFactory("any", nothing, score=lambda summary: 0.0)
     with evaluate.Evaluator(env, spec, envs=1, episodes=1, seed=0) as evaluator:
         summary, episodes = evaluator(algorithm, None, 0)
     assert glossary("evaluation/") == set(summary)

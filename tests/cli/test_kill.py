@@ -12,7 +12,7 @@ import re
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -54,7 +54,7 @@ class Run:
     """A run directory that is looked at from outside while a process works in it."""
 
     path: Path
-    process: subprocess.Popen | None = None
+    process: subprocess.Popen = field(init=False)
     hit_in_evaluation: bool = False
 
     def newest(self) -> int:
@@ -76,7 +76,6 @@ class Run:
         return any((self.path / "checkpoints").glob(".tmp-*"))
 
     def wait(self, condition, seconds: float = 280.0, pause: float = 0.002) -> None:
-        assert self.process is not None
         end = time.monotonic() + seconds
         while not condition():
             assert self.process.poll() is None, f"the run ended by itself: {self.process.communicate()[1]}"

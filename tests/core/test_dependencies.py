@@ -17,8 +17,6 @@ import fidec
 SOURCE = Path(fidec.__file__).parent
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 PROJECT = tomllib.loads(PYPROJECT.read_text())["project"]
-# Where the name of the import is not the name of the package.
-DISTRIBUTIONS = {"PIL": "pillow"}
 
 
 def packages(requirements: list[str]) -> set[str]:
@@ -37,7 +35,7 @@ def packages(requirements: list[str]) -> set[str]:
 
 
 def normalise(name: str) -> str:
-    return DISTRIBUTIONS.get(name, name).lower().replace("_", "-")
+    return name.lower().replace("_", "-")
 
 
 EXTRAS: dict[str, set[str]] = {}
@@ -57,7 +55,7 @@ def third_party(tree: ast.AST, top: bool) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             names = [node.module or ""]
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-            names = [arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant)]
+            names = [str(arg.value) for arg in node.args[:1] if isinstance(arg, ast.Constant)]
         for name in names:
             package = name.partition(".")[0]
             if package not in sys.stdlib_module_names and package != "fidec":

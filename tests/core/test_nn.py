@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -102,9 +104,9 @@ def test_glorot_bounds_and_zero_biases(networks):
 
 
 def test_output_scale_multiplies_the_variance_of_the_last_layer_only(inputs):
-    obs, *_ = inputs
+    mlp: Any = nn.MLP
     plain, small = (
-        nn.MLP(HIDDEN, ACT, output_scale=scale).init(jax.random.key(0), jnp.asarray(obs))["params"]
+        mlp(HIDDEN, ACT, output_scale=scale).init(jax.random.key(0), jnp.asarray(inputs[0]))["params"]
         for scale in (1.0, 0.01)
     )
     np.testing.assert_allclose(small["Dense_2"]["kernel"], 0.1 * plain["Dense_2"]["kernel"], rtol=1e-5)

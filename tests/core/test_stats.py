@@ -11,11 +11,11 @@ from scipy import stats
 from scipy.stats import mannwhitneyu, norm
 
 from fidec.envs.evaluate import compare, summarise
-from fidec.envs.pool import Episode
+from fidec.envs.pool import Episode, Status
 from fidec.stats import bootstrap_mean, interquartile_mean, paired_difference, probability_of_improvement, wilson
 
 
-def episode(index, success, return_=0.0, status="ok"):
+def episode(index, success, return_=0.0, status: Status = "ok"):
     return Episode(index, 100 + index, 0, status, return_, 10, success)
 
 
@@ -154,7 +154,7 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
     """Ten tasks of five runs, normal about each task's own mean: the IQM that very many seeds would give."""
     rng, trials, hits = np.random.default_rng(3), 120, 0
     means = np.linspace(0, 90, 10)[:, None]
-    truth = np.mean([stats.trim_mean(rng.normal(means, 8.0, (10, 5)), 0.25, None) for _ in range(4000)])
+    truth = np.mean([stats.trim_mean(rng.normal(means, 8.0, (10, 5)).ravel(), 0.25) for _ in range(4000)])
     for trial in range(trials):
         estimate = interquartile_mean(list(rng.normal(means, 8.0, (10, 5))), resamples=300, seed=trial)
         hits += estimate.low <= truth <= estimate.high

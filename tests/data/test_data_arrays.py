@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fidec.data import OfflineDataset, dataset_from_arrays
+from fidec.data import dataset_from_arrays
 from fidec.errors import DataError
 
 
-def numbered(rows: int, dim: int = 2) -> dict[str, np.ndarray]:
+def numbered(rows: int, dim: int = 2) -> dict[str, Any]:
     """Rows that can be told apart: the observation is the row's number."""
     return {
         "observations": np.arange(rows, dtype=np.float32)[:, None],
@@ -120,7 +122,7 @@ def test_actions_are_rescaled_and_the_spec_gives_them_back():
 
 def test_images_stay_bytes_and_numbers_become_float32():
     images = np.zeros((5, 8, 8, 3), np.uint8)
-    data = numbered(5) | {"observations": images}
+    data: dict[str, Any] = numbered(5) | {"observations": images}
     assert dataset_from_arrays(**data).observations.dtype == np.uint8
     assert dataset_from_arrays(**data).spec.observation_dtype == "uint8"
     data["observations"] = np.zeros((5, 3), np.float64)
@@ -189,11 +191,10 @@ def test_errors_name_key_and_row(change, message):
 
 def test_a_data_set_rejects_an_episode_index_that_does_not_fit():
     good = dataset_from_arrays(**numbered(5))
-    fields = {k: getattr(good, k) for k in good.__dataclass_fields__}
     with pytest.raises(DataError, match="episode index"):
-        OfflineDataset(**fields | {"episodes": np.array([[0, 2], [2, 4]])})
+        dataclasses.replace(good, episodes=np.array([[0, 2], [2, 4]]))
     with pytest.raises(DataError, match="'rewards' has 2 rows"):
-        OfflineDataset(**fields | {"rewards": good.rewards[:2]})
+        dataclasses.replace(good, rewards=good.rewards[:2])
 
 
 def test_data_is_loaded_and_checked_without_jax_and_without_a_simulator(tmp_path):
@@ -218,10 +219,11 @@ def test_data_is_loaded_and_checked_without_jax_and_without_a_simulator(tmp_path
 @pytest.mark.parametrize("give_next", [False, True])
 def test_a_small_mapped_file_is_copied(tmp_path, give_next):
     """Only many images stay in their file; these are plain arrays, and the file may change afterwards."""
-    data = numbered(50) | {"observations": np.arange(150, dtype=np.float32).reshape(50, 3)}
+    data: dict[str, Any] = numbered(50) | {"observations": np.arange(150, dtype=np.float32).reshape(50, 3)}
     np.save(tmp_path / "obs.npy", data["observations"])
     mapped = np.load(tmp_path / "obs.npy", mmap_mode="r")
-    dataset = dataset_from_arrays(**data | {"observations": mapped}, next_observations=mapped if give_next else None)
+    data |= {"observations": mapped, "next_observations": mapped if give_next else None}
+    dataset = dataset_from_arrays(**data)
     assert not dataset.mapped
     assert dataset.observations.mean() > 0
     before = dataset.observations.copy()

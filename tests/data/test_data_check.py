@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from fidec.data import check_dataset, dataset_from_arrays, describe_dataset
 from fidec.data.check import Report
 
 
-def columns(episodes: int = 20, steps: int = 15) -> dict[str, np.ndarray]:
+def columns(episodes: int = 20, steps: int = 15) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     rows = episodes * steps
     observations = rng.normal(size=(rows, 4)).astype(np.float32)

@@ -18,7 +18,7 @@ OFFLINE = 7
 
 def rows(first: int, count: int) -> Batch:
     number = np.arange(first, first + count, dtype=np.float32)
-    two = number[:, None] + np.float32([0.25, 0.5])
+    two = number[:, None] + np.array([0.25, 0.5], np.float32)
     return Batch(two, number[:, None], number, number % 2, two + 1, number[:, None] + 0.5)
 
 
@@ -66,10 +66,10 @@ def test_follow_stores_the_next_action_of_the_row_before():
         new = rows(first, 2)
         return new._replace(next_actions=new.actions)
 
-    buffer = follow(buffer, two(10), np.int32([-1, -1]))
+    buffer = follow(buffer, two(10), np.array([-1, -1], np.int32))
     assert buffer.rows.next_actions[:2, 0].tolist() == [10, 11]
-    buffer = follow(buffer, two(20), np.int32([0, -1]))  # the second lane begins an episode
+    buffer = follow(buffer, two(20), np.array([0, -1], np.int32))  # the second lane begins an episode
     assert buffer.rows.next_actions[:, 0].tolist() == [20, 11, 20, 21]
-    buffer = follow(buffer, two(30), np.int32([2, 3]))
+    buffer = follow(buffer, two(30), np.array([2, 3], np.int32))
     assert buffer.rows.next_actions[:, 0].tolist() == [30, 31, 30, 31]
     assert buffer.rows.actions[:, 0].tolist() == [30, 31, 20, 21]

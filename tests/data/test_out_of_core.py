@@ -9,6 +9,7 @@ import tracemalloc
 from collections import namedtuple
 from functools import partial
 from io import BytesIO
+from typing import Any
 
 import jax
 import numpy as np
@@ -27,7 +28,7 @@ SEED, BATCH = 3, 8
 images = partial(Sampling, frame_stack=3, augment=0.5)
 
 
-def frame_columns(rows: int = 60, episode: int = 12, size: int = 8, seed: int = 0) -> dict[str, np.ndarray]:
+def frame_columns(rows: int = 60, episode: int = 12, size: int = 8, seed: int = 0) -> dict[str, Any]:
     generator = np.random.default_rng(seed)
     return {
         "observations": generator.integers(0, 256, (rows, size, size, 3)).astype(np.uint8),
@@ -86,7 +87,7 @@ def test_the_host_feeds_what_the_device_would_draw(case, short_chunks):
 
 
 def test_a_failure_while_reading_ahead_is_not_lost(short_chunks):
-    host = make_feed([dataset_from_arrays(**frame_columns())], SEED, BATCH, images(), limit=0)
+    host: Any = make_feed([dataset_from_arrays(**frame_columns())], SEED, BATCH, images(), limit=0)
     host._sources = [None]
     with pytest.raises(AttributeError):
         host.at(0)
@@ -106,7 +107,7 @@ def test_the_default_limit_is_half_of_the_free_memory(monkeypatch):
 @pytest.mark.parametrize("compressed", [False, True])
 def test_mapped_images_equal_loaded_ones(tmp_path, map_all, monkeypatch, compressed):
     path = saved(tmp_path / "frames.npz", compressed)
-    on_disk = load_dataset(f"npz:{path}")
+    on_disk: Any = load_dataset(f"npz:{path}")
     assert on_disk.mapped
     assert on_disk.observations.frames is on_disk.next_observations.frames  # one image is stored once
     with monkeypatch.context() as patch:
@@ -138,7 +139,7 @@ def test_a_mapped_data_set_is_never_loaded_at_once(tmp_path, monkeypatch):
     tracemalloc.start()
     dataset = load_dataset(f"npz:{path}")
     assert check_dataset(dataset).worst != "error"
-    host = make_feed([dataset], SEED, BATCH, images(), limit=1e7)
+    host: Any = make_feed([dataset], SEED, BATCH, images(), limit=1e7)
     for step in range(0, 20, host.steps):
         host.at(step)
     host.close()
@@ -178,9 +179,9 @@ def test_a_read_only_directory_is_not_reported_as_a_damaged_file(tmp_path, map_a
         write_whole(to, content)
 
     monkeypatch.setattr(unpack, "write_whole", write)
-    frames = load_dataset(f"npz:{path}").observations.frames
+    observations: Any = load_dataset(f"npz:{path}").observations
     copy = tmp_path / "cache" / "fidec" / "unpacked" / "frames.observations.npy"
-    np.testing.assert_array_equal(frames, np.load(copy))
+    np.testing.assert_array_equal(observations.frames, np.load(copy))
     assert [each.name for each in path.parent.iterdir()] == ["frames.npz"]
     read_only.append(copy.parent)
     assert load_dataset(f"npz:{path}").mapped  # nothing has to be written again
@@ -253,8 +254,8 @@ def test_images_that_the_user_mapped_are_not_copied(tmp_path, map_all):
     columns = frame_columns()
     np.save(tmp_path / "frames.npy", columns["observations"])
     loaded = dataset_from_arrays(**columns)
-    for mode, stays in (("r", True), ("r+", False)):  # what can still change is copied
+    for mode in ("r", "r+"):  # what can still change is copied
         frames = np.load(tmp_path / "frames.npy", mmap_mode=mode)
         dataset = dataset_from_arrays(**{**columns, "observations": frames})
-        assert dataset.mapped is stays
+        assert dataset.mapped is (mode == "r")
         assert dataset.sha256 == loaded.sha256

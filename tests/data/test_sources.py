@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -41,15 +42,16 @@ def test_ogbench_is_read_as_ogbench_reads_it(tmp_path, monkeypatch):
     ogbench_file(tmp_path, "pointmaze-medium-navigate-v0-val")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        env, theirs, _ = ogbench.make_env_and_datasets(TASK, dataset_path=str(path))
+        loaded: Any = ogbench.make_env_and_datasets(TASK, dataset_path=str(path))
+    env, theirs, _ = loaded
     env.close()
     (tmp_path / "pointmaze-medium-navigate-v0-val.npz").unlink()  # we need no validation file
     np.random.seed(7)
-    before = np.random.get_state()[1].copy()
+    before = np.random.get_state(legacy=False)["state"]["key"].copy()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ours = load_dataset(TASK, cache_dir=tmp_path)
-    assert (np.random.get_state()[1] == before).all()
+    assert (np.random.get_state(legacy=False)["state"]["key"] == before).all()
     for key in ("observations", "next_observations", "rewards", "masks"):
         np.testing.assert_array_equal(getattr(ours, key), theirs[key])
         assert getattr(ours, key).dtype == theirs[key].dtype
@@ -157,13 +159,13 @@ def test_minari_is_read_as_minari_reads_it(tmp_path, monkeypatch):
         np.testing.assert_allclose(user, episode.actions, atol=1e-4)
         np.testing.assert_array_equal(ours.masks[start:stop], 1.0 - episode.terminations)
     assert np.flatnonzero(ours.terminals).tolist() == (ours.episodes[:, 1] - 1).tolist()
-    env = make("minari:pendulum/random-v0")  # the environment that the data set declares
+    env: Any = make("minari:pendulum/random-v0")  # the environment that the data set declares
     assert env.observation_space.shape == ours.observations.shape[1:]
     assert (env.action_space.low, env.action_space.high) == (ours.action_low, ours.action_high)
     assert find_task("minari:pendulum/random-v0").horizon == 25
 
 
-def d4rl_columns(rows: int = 40) -> dict[str, np.ndarray]:
+def d4rl_columns(rows: int = 40) -> dict[str, Any]:
     rng = np.random.default_rng(3)
     step = np.arange(rows)
     return {
@@ -218,7 +220,7 @@ def test_d4rl_layout_with_stored_next_observations_keeps_every_row(tmp_path):
 
 
 def test_bounds_in_a_file_or_by_argument(tmp_path):
-    data = d4rl_columns() | {"actions": np.full((40, 3), 2.5)}
+    data: dict[str, Any] = d4rl_columns() | {"actions": np.full((40, 3), 2.5)}
     data["timeouts"][25] = False
     np.savez(tmp_path / "plain.npz", **data)
     np.savez(tmp_path / "bounds.npz", **data, action_low=-5.0, action_high=[5.0, 5.0, 5.0])

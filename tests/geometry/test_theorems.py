@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -45,8 +47,8 @@ def test_density_and_score_are_those_of_the_noised_mixture():
 
 
 def test_velocity_is_the_conversion_of_the_score_and_its_limits_are_right():
-    x = np.random.default_rng(1).normal(size=(7, 2))
-    t = np.linspace(0.05, 0.95, 7)[:, None]
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(7, 2)))
+    t = jnp.linspace(0.05, 0.95, 7)[:, None]
     np.testing.assert_allclose(TILTED.velocity(x, t), flow.score_to_velocity(TILTED.score(x, t), x, t), rtol=1e-10)
     np.testing.assert_allclose(TILTED.velocity(x, 1.0), x, rtol=1e-12)
     np.testing.assert_allclose(TILTED.velocity(x, 0.0), TILTED.weights @ TILTED.means - x, rtol=1e-12)
@@ -186,9 +188,9 @@ def test_the_gap_against_solved_problems():
     for condition in (3.0, 100.0):
         for scale in gap.SCALES.values():
             found = gap.compare(gap.problem(rng, condition, scale))
-            near = {"rel": 1e-6, "abs": 1e-8}
-            assert found["difference of optima"] == pytest.approx(found["formula"], **near)
-            assert found["regret"] == pytest.approx(found["regret in closed form"], **near)
+            near = partial(pytest.approx, rel=1e-6, abs=1e-8)
+            assert found["difference of optima"] == near(found["formula"])
+            assert found["regret"] == near(found["regret in closed form"])
             assert found["difference under budgets"] == pytest.approx(
                 found["formula at the mean multiplier"], rel=1e-4
             )
@@ -196,7 +198,7 @@ def test_the_gap_against_solved_problems():
             assert found["ratio on one budget"] <= (condition + 1) / (2 * np.sqrt(condition)) * (1 + 1e-6)
             assert found["regret"] > 0
             if scale == "along":
-                assert found["formula"] == pytest.approx(found["regret"], **near)
+                assert found["formula"] == near(found["regret"])
             else:
                 assert abs(found["formula"] - found["regret"]) > 1e-3
             if scale == "above":

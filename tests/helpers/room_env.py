@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 
@@ -35,7 +37,7 @@ gymnasium.register("Room-v0", "helpers.room_env:Room")
 ROOM = "helpers.room_env:Room-v0"
 
 
-def room_columns(episodes: int = 25) -> dict[str, np.ndarray]:
+def room_columns(episodes: int = 25) -> dict[str, Any]:
     """Random walks in the room, with each episode's last frame as a next state only."""
     rng, env = np.random.default_rng(0), Room()
     columns = {name: [] for name in ("observations", "actions", "rewards", "truncations")}

@@ -88,7 +88,7 @@ class Processes:
     def run(self, *argv: object, cache: Path | None = None, timeout: float = 250) -> subprocess.CompletedProcess:
         process = self.start(*argv, cache=cache)
         out, err = process.communicate(timeout=timeout)
-        return subprocess.CompletedProcess(argv, process.returncode, out, err)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def end(self) -> None:
         for process in self.started:

@@ -23,7 +23,9 @@ def small_jobs(name: str, out: Path, *words: str, **keywords: Any) -> list[Job]:
     return jobs_of(name, out, scale=SMALL, words=words, **keywords)
 
 
-def write_run(job: Job, scores, sha256=SHA, file_sha256=SHA, regenerated=True, **changes) -> None:
+def write_run(
+    job: Job, scores, sha256=SHA, file_sha256: str | None = SHA, regenerated: bool | None = True, **changes
+) -> None:
     """A finished run with a score for each evaluation of its plan. `changes` replaces fields of its configuration."""
     plan = job.plan
     names = ("steps", "online_steps", "batch_size", "eval_interval", "eval_episodes")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from fidec.make.expert.track import Track
 from fidec.make.expert.train import Trainer, Training, _learner, train_expert
 from fidec.quiet import global_numpy_seed
 from fidec.store.files import sha256_file
+from helpers import some
 
 TINY = Training(
     steps=64, hidden=(16,), batch=8, environments=2, block=4, random_steps=16, capacity=40, episode_steps=7
@@ -63,8 +66,7 @@ def test_the_numpy_policy_is_the_jitted_one():
 
 def test_turned_observations_are_equal_in_every_direction():
     """The rotation matrix is MuJoCo's; turning the world and the direction together changes nothing."""
-    import mujoco
-
+    mujoco: Any = importlib.import_module("mujoco")
     rng = np.random.default_rng(0)
     observation = rng.normal(size=29)
     observation[27:] = 1.0, 0.0
@@ -171,7 +173,7 @@ def test_train_expert_writes_a_report_and_trains_once(tmp_path, monkeypatch):
     assert (record["name"], record["steps"], record["training"]["batch"]) == ("ant", 64, 8)
     assert record["report"]["data"] == "antmaze-large-navigate-v0"
     assert len(record["report"]["goals"]) == 1
-    assert find_expert(tmp_path, tmp_path).sha256 == expert.sha256 == record["sha256"]
+    assert some(find_expert(tmp_path, tmp_path)).sha256 == expert.sha256 == record["sha256"]
     monkeypatch.setattr("fidec.make.expert.train.Trainer", lambda *_: pytest.fail("trained again"))
     assert train_expert(tmp_path, TINY, progress=False).sha256 == expert.sha256  # another process has finished it
 
@@ -183,10 +185,10 @@ def test_where_an_expert_is_looked_for(tmp_path, monkeypatch):
     monkeypatch.setenv("FIDEC_DATA_DIR", str(tmp_path / "cache"))
     assert find_expert(tmp_path / "data") is None
     cached = untrained(expert_directory(tmp_path / "cache"))
-    assert find_expert(tmp_path / "data").directory == cached
+    assert some(find_expert(tmp_path / "data")).directory == cached
     here = untrained(expert_directory(tmp_path / "data"), seed=1)
-    assert find_expert(tmp_path / "data").directory == here
-    assert find_expert(tmp_path / "data", cached).directory == cached
+    assert some(find_expert(tmp_path / "data")).directory == here
+    assert some(find_expert(tmp_path / "data", cached)).directory == cached
     assert load_expert(untrained(tmp_path / "twin")).sha256 == load_expert(cached).sha256 != load_expert(here).sha256
     assert load_expert(here).policy.mean(np.ones(29)).shape == (8,)
 
@@ -234,7 +236,8 @@ def test_ant_data_is_read_by_ogbench_and_names_its_expert(tmp_path):
     assert record["settings"]["experts"] == {"ant": load_expert(expert).sha256}
     assert record["flipped_episodes"] == {"train": 0, "val": 0}
     task = name.replace("-v0", "-singletask-task3-v0")
-    env, train, val = ogbench.make_env_and_datasets(task, dataset_path=str(made.paths["train"]))
+    loaded: Any = ogbench.make_env_and_datasets(task, dataset_path=str(made.paths["train"]))
+    env, train, val = loaded
     assert train["observations"].shape == (118, *env.observation_space.shape)
     assert val["actions"].shape == (59, 8)
     env.close()

@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -128,7 +129,8 @@ def test_foreign_and_changed_files_are_rejected_unless_overwritten(tmp_path):
 def test_bad_arguments(tmp_path):
     with pytest.raises(ConfigError, match="cube-single-play-v0"):
         make_dataset("antmaze-large-stitch-v0", 10, directory=tmp_path)
-    for change in ({"rows": 0}, {"workers": 0}, {"seed": -1}, {"rows": 1.5}):
+    changes: list[dict[str, Any]] = [{"rows": 0}, {"workers": 0}, {"seed": -1}, {"rows": 1.5}]
+    for change in changes:
         with pytest.raises(ConfigError, match="must be"):
             make(tmp_path, **change)
     (tmp_path / "file").write_text("")
@@ -270,7 +272,8 @@ def check_with_ogbench(name: str, directory: Path, tasks: range) -> None:
         assert all(file[key][60:].tobytes() == alone[key].tobytes() for key in alone)
     for task in tasks:
         task_id = name.replace("-v0", f"-singletask-task{task}-v0")
-        env, train, val = ogbench.make_env_and_datasets(task_id, dataset_path=str(made.paths["train"]))
+        loaded: Any = ogbench.make_env_and_datasets(task_id, dataset_path=str(made.paths["train"]))
+        env, train, val = loaded
         assert train["observations"].shape == train["next_observations"].shape == (118, *env.observation_space.shape)
         assert len(val["rewards"]) == 59
         assert {"rewards", "masks", "terminals", "actions"} <= train.keys()

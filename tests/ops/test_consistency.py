@@ -15,8 +15,8 @@ from fidec.algos.cac import CACConfig
 from fidec.errors import ConfigError
 from fidec.ops import consistency
 from fidec.types import Batch, Spec
-
-fast_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+from helpers import some
+from helpers.algorithms import fast_jit
 
 
 def wild(x, sigma):
@@ -197,7 +197,7 @@ def acting():
     algorithm, state, _ = cac()
     critic = nn.Critic((8,), layer_norm=False, activation=jax.nn.mish)
     observations = jnp.ones((4000, 3))
-    jitted = fast_jit(algorithm.choose, static_argnames="candidates")
+    jitted = fast_jit(some(algorithm.choose), static_argnames="candidates")
 
     @fast_jit
     def q(params, actions):

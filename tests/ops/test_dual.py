@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -24,7 +26,7 @@ def test_projected_step(multiplier, violation, expected):
 def test_log_step_through_adam(violation):
     """lambda moves the right way, by about the learning rate in proportion, and stays positive."""
     adam = optax.adam(3e-4)
-    log_multiplier = jnp.log(jnp.asarray(10.0, jnp.float32))
+    log_multiplier: Any = jnp.log(jnp.asarray(10.0, jnp.float32))
     state = adam.init(log_multiplier)
     for step in range(1, 6):
         updates, state = adam.update(dual.log_gradient(jnp.asarray(violation)), state)

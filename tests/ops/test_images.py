@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import gymnasium
 import jax
@@ -114,7 +115,7 @@ class Film(gymnasium.Env):
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
 
     def __init__(self):
-        self.screen, self.frames = np.zeros(self.observation_space.shape, np.uint8), []
+        self.screen, self.frames = np.zeros((HEIGHT, WIDTH, CHANNELS), np.uint8), []
 
     def _draw(self):
         self.screen[:] = self.np_random.integers(0, 256, self.screen.shape)
@@ -131,7 +132,7 @@ class Film(gymnasium.Env):
 
 
 def test_an_environment_stacks_its_frames_as_data_does():
-    env = stacked(Film, 3)
+    env: Any = stacked(Film, 3)
     assert env.observation_space.shape == (HEIGHT, WIDTH, 3 * CHANNELS)
     assert env.observation_space.dtype == np.uint8
     for seed in (4, 5):  # nothing of an episode is left in the next

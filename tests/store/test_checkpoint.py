@@ -15,6 +15,7 @@ import pytest
 from fidec.errors import CheckpointError, ConfigError, NonFiniteError, RunError
 from fidec.store import files
 from fidec.store.checkpoint import STATE, Checkpoints
+from helpers import some
 from helpers.faults import damaged, failing_call, killed_at_every_write, run_on_small_disk
 
 
@@ -54,7 +55,7 @@ def test_saves_restores_and_keeps_a_number(tmp_path):
         checkpoints.save(step, state_of(step), {"positions": {"train": step}, "score": np.float32(0.1)})
     assert entries(tmp_path / "c") == ["00000020", "100000000"]
     assert checkpoints.steps() == [20, 100_000_000]
-    restored = Checkpoints(tmp_path / "c", keep=2).latest(TEMPLATE)
+    restored = some(Checkpoints(tmp_path / "c", keep=2).latest(TEMPLATE))
     assert_state(restored, 100_000_000)
     assert restored.extra == {"positions": {"train": 100_000_000}, "score": 0.1}
     with pytest.raises(ConfigError, match="keep is 0"):
@@ -161,7 +162,7 @@ def test_a_damaged_newer_one_never_outlives_a_good_save(tmp_path):
     checkpoints.save(150, state_of(150), {})
     assert checkpoints.steps() == [150]
     checkpoints.save(150, state_of(150), {"again": True})
-    assert checkpoints.latest(TEMPLATE).extra == {"again": True}
+    assert some(checkpoints.latest(TEMPLATE)).extra == {"again": True}
     assert entries(tmp_path) == ["00000150"]
 
 
@@ -225,9 +226,9 @@ def test_a_save_that_fails_at_any_call_loses_nothing(tmp_path, monkeypatch, numb
             assert "--resume" in str(error)
             assert not list(directory.glob(".tmp-*"))  # the space is free again at once
         assert set(checkpoints.steps()) >= {2}
-        assert checkpoints.latest(TEMPLATE).step in ((3,) if error is None and not resave else (2, 3))
+        assert some(checkpoints.latest(TEMPLATE)).step in ((3,) if error is None and not resave else (2, 3))
         again = Checkpoints(directory, keep=2)
-        restored = again.latest(TEMPLATE)
+        restored = some(again.latest(TEMPLATE))
         assert_state(restored, restored.step)
         again.save(4, state_of(4), {})
         assert again.steps()[-1] == 4
@@ -264,12 +265,12 @@ def test_sigkill_at_every_stage_of_a_save_that_replaces_one(tmp_path):
         for step in reader.steps():  # whatever has a final name is whole, also what was being removed
             files.verify_manifest(reader.path(step))
         checkpoints = Checkpoints(directory, keep=1, warn=warnings.append)
-        restored = checkpoints.latest(template)
+        restored = some(checkpoints.latest(template))
         assert restored.step == 2
         assert float(restored.state["w"][0, 0]) == restored.step == int(restored.state["step"])
         outcomes.add(bool(restored.extra))
         checkpoints.save(9, {"w": np.full((3, 3), 9, np.float32), "step": np.asarray(9, np.int32)}, {})
-        assert checkpoints.latest(template).step == 9
+        assert some(checkpoints.latest(template)).step == 9
         assert entries(directory) == ["00000009"]
         assert warnings == []
     assert outcomes == {False, True}

@@ -14,6 +14,7 @@ import pytest
 from fidec.errors import RunError
 from fidec.store import versions
 from fidec.store.logs import JsonlLog, RunLog, TensorBoardLog, read_jsonl
+from helpers import some
 
 
 def test_lines_positions_and_truncation(tmp_path):
@@ -159,7 +160,7 @@ def test_tensorboard_is_optional(tmp_path):
 
 
 def read_events(directory):
-    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue] - made by the import
 
     events = []
     for path in sorted(directory.iterdir()):
@@ -213,8 +214,8 @@ def test_git_revision_only_of_tracked_sources(tmp_path):
     assert versions.git_revision(source) is None
     git("add", "module.py")
     git("commit", "-q", "-m", "second")
-    assert versions.git_revision(source)["dirty"] is False
+    assert some(versions.git_revision(source))["dirty"] is False
     source.write_text("x = 2\n")
-    revision = versions.git_revision(source)
+    revision = some(versions.git_revision(source))
     assert revision["dirty"] is True
     assert len(revision["commit"]) == 40

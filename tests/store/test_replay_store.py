@@ -25,11 +25,11 @@ def rows_of(first: int, count: int, images: bool = False, returns: bool = False)
     numbers = np.arange(first, first + count)
 
     def column(salt: int, *shape: int) -> np.ndarray:
-        made = [np.random.default_rng((salt, number)).normal(size=shape) for number in numbers]
+        made = [np.random.default_rng((salt, number)).normal(size=shape) for number in numbers.tolist()]
         return np.asarray(made, np.float32).reshape(count, *shape)
 
     def frames(salt: int, channels: int) -> np.ndarray:
-        made = [np.random.default_rng((salt, number)).bytes(16 * channels) for number in numbers]
+        made = [np.random.default_rng((salt, number)).bytes(16 * channels) for number in numbers.tolist()]
         return np.frombuffer(b"".join(made), np.uint8).reshape(count, 4, 4, channels)
 
     observations = frames(0, 9) if images else column(0, 5)

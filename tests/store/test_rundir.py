@@ -16,6 +16,7 @@ import pytest
 from fidec.errors import BusyError, RunError
 from fidec.store.logs import REPLAYED
 from fidec.store.rundir import CONTENTS, RunDirectory
+from helpers import some
 
 HOLD = """
     import sys
@@ -50,7 +51,7 @@ def test_create_write_and_read_back(tmp_path):
         assert run.read_status() is None
         run.write_config(config)
         run.write_environment({"numpy": np.__version__})
-        run.write_status("preempted", np.int32(7), "SIGTERM")
+        run.write_status("preempted", np.int32(7), "SIGTERM")  # pyright: ignore[reportArgumentType]
         with pytest.raises(ValueError, match="finished"):
             run.write_status("finished", 7)
     with RunDirectory.open(path, read_only=True) as run:
@@ -59,7 +60,7 @@ def test_create_write_and_read_back(tmp_path):
             "algo": {"lr": 3e-4, "hidden": [512, 512], "metric": None},
         }
         assert run.read_environment() == {"numpy": np.__version__}
-        status = run.read_status()
+        status = some(run.read_status())
         assert (status["state"], status["step"], status["reason"]) == ("preempted", 7, "SIGTERM")
         assert run.read_jsonl("train") == []
         run.config.write_text("{")
@@ -149,7 +150,7 @@ def test_a_second_process_is_refused_and_a_killed_one_does_not_block(tmp_path):
     path = tmp_path / "run"
     holder = start("create", path)
     try:
-        assert holder.stdout.readline() == "held\n"
+        assert some(holder.stdout).readline() == "held\n"
         for attempt in (
             lambda: RunDirectory.create(path),
             lambda: RunDirectory.create(path, overwrite=True),
@@ -177,7 +178,7 @@ def test_of_several_starts_exactly_one_continues(tmp_path):
     path = tmp_path / "run"
     starts = [start("overwrite", path) for _ in range(4)]
     try:
-        said = [process.stdout.readline() for process in starts]
+        said = [some(process.stdout).readline() for process in starts]
         assert said.count("held\n") == 1
         codes = [process.wait() for process, line in zip(starts, said, strict=True) if line != "held\n"]
         assert codes == [75] * 3
@@ -198,7 +199,7 @@ def test_a_worker_that_outlives_a_killed_run_does_not_keep_the_lock(tmp_path):
     """
     command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "run")]
     holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    worker = int(holder.stdout.readline())
+    worker = int(some(holder.stdout).readline())
     try:
         with pytest.raises(BusyError):
             RunDirectory.open(tmp_path / "run")
@@ -207,6 +208,6 @@ def test_a_worker_that_outlives_a_killed_run_does_not_keep_the_lock(tmp_path):
         os.kill(worker, 0)  # still there
         RunDirectory.open(tmp_path / "run").close()
     finally:
-        holder.stdin.close()
-        holder.stdout.close()
+        some(holder.stdin).close()
+        some(holder.stdout).close()
         os.kill(worker, signal.SIGKILL)

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,6 +22,7 @@ from fidec.train.collect import Collector
 from fidec.train.config import OnlineConfig
 from fidec.train.run import Preempted
 from fidec.types import Batch
+from helpers import some
 from helpers.online_envs import UNREPEATABLE, WALK, Walk
 from helpers.runs import online_fingerprint, random_columns, read_rows, stored_rows
 
@@ -38,7 +40,7 @@ SETTINGS = {
     "eval_envs": 1,
     "quiet": True,
 }
-SMALL = {"hidden": (8, 8)}
+SMALL: dict[str, Any] = {"hidden": (8, 8)}
 KINDS = {
     "rebrac": ("rebrac", {"steps": 0}),  # uses next actions
     "three environments": ("tiny", {"online": OnlineConfig(envs=3)}),
@@ -135,7 +137,7 @@ def test_it_equals_a_simple_loop(dataset, tmp_path):
     algorithm = algos.make("rebrac", dataset.spec, **SMALL)
     ring = replay.of(dataset.batch(), 1000)
     state = jax.jit(algorithm.init)(rng.stream(4, "init"))
-    update, explore = jax.jit(algorithm.update), jax.jit(algorithm.explore)
+    update, explore = jax.jit(algorithm.update), jax.jit(some(algorithm.explore))
     sample, follow = jax.jit(replay.sample, static_argnums=2), jax.jit(replay.follow)
     keys = {name: rng.stream(4, name) for name in ("batch", "update", "explore")}
 
@@ -148,7 +150,7 @@ def test_it_equals_a_simple_loop(dataset, tmp_path):
     for number in range(steps):
         action = np.asarray(explore(state, seen, rng.at(keys["explore"], episode, t)))
         following, reward, terminated, truncated, _ = env.step(action)
-        row = Batch(*(np.float32(x)[None] for x in (seen, action, reward, not terminated, following, action)))
+        row = Batch(*(np.asarray([x], np.float32) for x in (seen, action, reward, not terminated, following, action)))
         ring = follow(ring, row, np.int32([ring.position - 1 if t else -1]))
         seen, t = following, t + 1
         if terminated or truncated:
@@ -297,5 +299,5 @@ def test_what_cannot_be_is_refused_before_anything_is_written(dataset, tmp_path)
     with pytest.raises(ConfigError, match="one environment and no overlap"):
         OnlineConfig(collect="episode", envs=2)
     with pytest.raises(ConfigError, match=r"online\.sampling must be uniform or balanced"):
-        OnlineConfig(sampling="half")
+        OnlineConfig(sampling="half")  # pyright: ignore[reportArgumentType]
     assert not (tmp_path / "run").exists()

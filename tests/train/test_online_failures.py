@@ -124,7 +124,7 @@ def test_a_failure_stops_and_saves_the_run_which_can_be_resumed(dataset, good, s
     out, expected = tmp_path / "run", good(kind)
     words = rf"episode 2 \(seed {exploration_seed(SEED, 2)}, lane \d\) {WORDS[fault]}"
     set_faults(e2=(fault, 3))
-    patience = {"eval_timeout": 2.0} if fault == "hang" else {}
+    patience: dict[str, Any] = {"eval_timeout": 2.0} if fault == "hang" else {}
     with pytest.raises(EnvError, match=words) as first:
         fit(dataset, out, **SETTINGS, **KINDS[kind], **patience)
     assert state(out) == "failed"
@@ -207,9 +207,9 @@ def test_a_failure_in_a_round_that_is_made_again_is_logged_once(dataset, set_fau
     """Both environments fail in the same round, and one failure is allowed: the round counts for nothing."""
     out = tmp_path / "run"
     set_faults(e0=("raise", 3), e1=("raise", 3))
-    online = {"online": OnlineConfig(envs=2, max_failures=1)}
+    online = OnlineConfig(envs=2, max_failures=1)
     with pytest.raises(EnvError, match="episode 1"):
-        fit(dataset, out, algo="tiny", **SETTINGS, **online)
+        fit(dataset, out, algo="tiny", **SETTINGS, online=online)
     assert stored_rows(out).count == 4
     assert not (out / "exploration.jsonl").exists() or not read_rows(out / "exploration.jsonl")
     resume(out, dataset, online=OnlineConfig(max_failures=2), quiet=True)
@@ -225,8 +225,8 @@ def test_a_failure_in_a_round_that_is_made_again_is_logged_once(dataset, set_fau
 @pytest.mark.slow
 def test_a_failed_episode_of_whole_episodes_is_logged_with_its_own_return(dataset, set_faults, tmp_path):
     set_faults(e1=("raise", 5))
-    online = {"online": OnlineConfig(collect="episode", max_failures=1)}
-    out = fit(dataset, tmp_path / "run", algo="tiny", **SETTINGS, **online).directory
+    online = OnlineConfig(collect="episode", max_failures=1)
+    out = fit(dataset, tmp_path / "run", algo="tiny", **SETTINGS, online=online).directory
     logged = {row["episode"]: row for row in read_rows(out / "exploration.jsonl")}
     assert (logged[1]["status"], logged[1]["length"]) == ("crashed", 4)
     check_complete(stored_rows(out), logged)
@@ -321,9 +321,9 @@ def test_a_loss_that_is_not_finite(dataset, set_faults, tmp_path):
     """A reward of 1e30 makes the tiny method's term infinite: the run stops; the checkpoint before it is intact."""
     out = tmp_path / "run"
     set_faults(e2=("huge", 3))
-    online = {"online": OnlineConfig(sampling="balanced")}
+    online = OnlineConfig(sampling="balanced")
     with pytest.raises(NonFiniteError, match=r"not finite at step \d+.*: .*term.*checkpoint is older") as first:
-        fit(dataset, out, algo="tiny", **SETTINGS, **online)
+        fit(dataset, out, algo="tiny", **SETTINGS, online=online)
     before = newest(out)
     leaves = trees.load_flat(out / "checkpoints" / f"{before:08d}" / "state.safetensors").values()
     assert all(np.isfinite(leaf).all() for leaf in leaves if leaf.dtype.kind == "f")

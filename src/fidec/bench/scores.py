@@ -102,10 +102,10 @@ def summarise(jobs: Sequence[Job], runs: Sequence[Run], baseline: str) -> list[L
         if not own:
             return Line(level, category, task, label, paper=paper)
         both = [name for name in own if name in scores[baseline]] if label != baseline else []
-        pairs = [[list(each[name].values()) for name in both] for each in (own, scores[baseline])]
+        ours, theirs = ([list(each[name].values()) for name in both] for each in (own, scores[baseline]))
         means = (*_mean_and_std(own), *_mean_and_std(earlier), sum(map(len, own.values())), len(own))
         iqm = interquartile_mean([list(each.values()) for each in own.values()])
-        better = probability_of_improvement(*pairs) if both else None
+        better = probability_of_improvement(ours, theirs) if both else None
         return Line(level, category, task, label, *means, iqm, better, paper)
 
     groups: dict[str, list[str]] = {}
