@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import sys
+from dataclasses import dataclass
 
 import pytest
 
 from fidec import algos, cli
 from fidec.algos.common.base import METHODS
-from fidec.algos.fidec import FiDecConfig
+from fidec.algos.constraints import CONSTRAINTS, Quadratic
+from fidec.algos.fidec import METHOD, FiDecConfig
 from fidec.cli.algos import describe, meanings
 from fidec.errors import ConfigError
 from fidec.types import Spec
@@ -34,12 +36,26 @@ def test_a_preset_is_the_defaults_with_some_fields_changed():
 
 
 def test_an_unknown_preset_or_option_is_named():
-    with pytest.raises(ConfigError, match="no preset 'papre'; it has recommended, paper, released"):
+    with pytest.raises(ConfigError, match="no preset of fidec 'papre'; did you mean paper"):
         algos.get("fidec").configure("papre")
-    with pytest.raises(ConfigError, match=r"no option budgte; it has .*budget"):
+    with pytest.raises(ConfigError, match="no option of fidec 'budgte'; did you mean budget"):
         algos.make("fidec", Spec((3,), 2), budgte=1.0)
-    with pytest.raises(ConfigError, match="no option constraint"):
+    with pytest.raises(ConfigError, match="no option of deflow 'constraint'"):
         algos.get("deflow").configure(constraint="local")
+
+
+def test_the_fields_of_the_chosen_constraint_are_options(monkeypatch):
+    @dataclass(frozen=True)
+    class Powered(Quadratic):
+        power: float = 2.0
+
+    entries = {"powered": Powered, "local": CONSTRAINTS.get("local")}
+    monkeypatch.setattr(type(CONSTRAINTS), "get", lambda self, name: entries[name])
+    chosen = METHOD.configure(constraint="powered", power=4.0)
+    assert chosen.build_constraint() == Powered(power=4.0)
+    assert METHOD.config_for({"constraint": "local"}) is METHOD.config
+    with pytest.raises(ConfigError, match="no option of fidec 'power'"):
+        METHOD.configure("paper", power=4.0)
 
 
 @pytest.mark.parametrize(

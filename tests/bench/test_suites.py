@@ -138,7 +138,7 @@ def test_sources_go_to_their_tasks():
     [
         ({"patterns": ("cube",)}, r"no task 'cube'.*whole id"),
         ({"words": ("fidek",)}, "suite 'paper': there is no method 'fidek'; did you mean fidec"),
-        ({"words": ("fql:papper",)}, "fql has no preset 'papper'"),
+        ({"words": ("fql:papper",)}, "no preset of fql 'papper'"),
         ({"seeds": (0, -1)}, "seed must be at least 0"),
         ({"steps": -5}, "--steps"),
         ({"online_steps": -5}, "--online-steps must be at least 1"),
@@ -230,7 +230,7 @@ def test_a_users_file_is_a_suite(tmp_path):
         ('name = "robot"\n', "", r"tasks\[0\] is .*expected a name, or a table with a `name`"),
         ('"fidec:paper"]', '"bc"]', "methods is 'bc-recommended', expected each entry once"),
         ("[scale]\nsteps = 50\noptions = { hidden = [16] }", "", "scale is None, .*no published protocol for robot"),
-        ("alpha = 3.0", "alpah = 3.0", "fql has no option alpah"),
+        ("alpha = 3.0", "alpah = 3.0", "no option of fql 'alpah'"),
         ("[[tasks]]", "[[tasks]", "is not valid TOML"),
     ],
 )

@@ -240,7 +240,7 @@ def test_train_resume_and_overwrite(cli, run, npz):
         ((), ("there is no data", "--task")),
         (("--task", "cube-singel-play-singletask-v0"), ("no task", "did you mean")),
         (("--data", "npz:x.npz", "--algo", "fidek"), ("did you mean fidec",)),
-        (("--data", "npz:x.npz", "--preset", "papre"), ("no preset 'papre'", "released")),
+        (("--data", "npz:x.npz", "--preset", "papre"), ("no preset of fidec 'papre'", "released")),
         (("--data", "npz:x.npz", "--steps", "0"), ("steps must be at least 1",)),
         (("--data", "npz:x.npz", "--steps", "many"), ("--steps",)),
         (("--data", "npz:x.npz", "--algo.discount", "2"), ("discount must lie in",)),

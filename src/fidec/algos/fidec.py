@@ -30,7 +30,7 @@ import optax
 from fidec import nn, optim
 from fidec.algos.common import backbone, refined
 from fidec.algos.common.base import Algorithm, Method, State, Transport, with_base
-from fidec.algos.constraints import Constraint, Model, Move
+from fidec.algos.constraints import CONSTRAINTS, Constraint, Model, Move
 from fidec.errors import ConfigError
 from fidec.ops import dual, fisher, values
 from fidec.types import Batch, Metrics, PRNGKey, Spec
@@ -76,6 +76,10 @@ class FiDecConfig(ResidualConfig, refined.ConstraintConfig):
     calibrate_every: int = 1000
     """Updates between two choices of t_eps, if it is auto; until the first it is 0.8."""
 
+    def __post_init__(self):
+        super().__post_init__()
+        backbone.at_least_one(self, "calibrate_every")
+
 
 PRESETS = {
     # Algorithm 1: one score at the clean action, 1/2 delta^T I delta, projected multiplier, modules in turn. The
@@ -112,10 +116,12 @@ PRESETS = {
 
 
 def make(config: FiDecConfig, spec: Spec) -> Algorithm:
-    return make_constrained(config, spec, config.build_constraint())
+    return make_constrained(config, spec, config.build_constraint(), config.calibrate_every)
 
 
-def make_constrained(config: ResidualConfig, spec: Spec, constraint: Constraint) -> Algorithm:
+def make_constrained(
+    config: ResidualConfig, spec: Spec, constraint: Constraint, calibrate_every: int = 1
+) -> Algorithm:
     """The algorithm for one constraint. DeFlow is this with the isotropic one."""
     encoder = backbone.encoder(spec)
     critic: Any = nn.Critic(config.hidden, encoder=encoder)
@@ -140,7 +146,7 @@ def make_constrained(config: ResidualConfig, spec: Spec, constraint: Constraint)
 
     def calibrate(state: State, velocity, actions, key) -> jax.Array:
         """t_eps by score matching on the data's actions, every `calibrate_every` updates."""
-        due = (state.step > 0) & (state.step % constraint.calibrate_every == 0)
+        due = (state.step > 0) & (state.step % calibrate_every == 0)
         choose = lambda: fisher.choose_time(velocity, actions, key)[0]  # noqa: E731
         return jax.lax.cond(due, choose, lambda: state.params["t_eps"])
 
@@ -238,4 +244,5 @@ METHOD = Method(
     make=make,
     presets=PRESETS,
     logs={**LOGS, "t_eps": "the time at which the score is evaluated, if it is calibrated"},
+    parts={"constraint": CONSTRAINTS},
 )

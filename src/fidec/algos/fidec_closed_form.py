@@ -19,7 +19,7 @@ import optax
 from fidec import nn
 from fidec.algos.common import backbone, refined
 from fidec.algos.common.base import Algorithm, Method, State, Transport, with_base
-from fidec.algos.constraints import Model, Quadratic
+from fidec.algos.constraints import CONSTRAINTS, Model, Quadratic
 from fidec.algos.constraints.isotropic import Isotropic
 from fidec.errors import ConfigError
 from fidec.ops import fisher
@@ -124,4 +124,5 @@ METHOD = Method(
         "displacement": "root mean square of |delta| at the next states, before clipping",
         "clipped": "share of action components that the displacement moves outside [-1, 1]",
     },
+    parts={"constraint": CONSTRAINTS},
 )

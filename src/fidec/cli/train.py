@@ -66,7 +66,9 @@ def main(argv: list[str]) -> int:
     algo, preset = _peek(argv, "--algo") or "fidec", _peek(argv, "--preset") or "recommended"
     task = _peek(argv, "--task")
     setting = "online" if (_peek(argv, "--online-steps") or "0") != "0" else "offline"
-    args_type = _with_options(algos.get(algo).config, resolve_options(algo, preset, task, setting))
+    parts = {name: _peek(argv, f"--algo.{name}") for name in algos.get(algo).parts}
+    given = {name: value for name, value in parts.items() if value is not None}
+    args_type = _with_options(resolve_options(algo, preset, task, setting, **given))
     # Without offline steps of RLPD's protocol the online ones must be there already for the defaults to be valid.
     default = args_type(**protocol_values(task, algo, setting), online_steps=int(setting == "online"))
     args = parse(args_type, argv, "fidec train", default=default)
@@ -74,10 +76,10 @@ def main(argv: list[str]) -> int:
     return _train(RunConfig(**fields), overwrite=args.overwrite, as_json=args.json)
 
 
-def _with_options(config: type, options: Any) -> Any:
+def _with_options(options: Any) -> Any:
     """The arguments with the chosen method's own options as --algo.*."""
     # Every option takes a value, switches too: --algo.normalize-q False.
-    annotation = Annotated[config, tyro.conf.arg(name="algo"), tyro.conf.FlagConversionOff]
+    annotation = Annotated[type(options), tyro.conf.arg(name="algo"), tyro.conf.FlagConversionOff]
     field = ("options", annotation, dataclasses.field(default=options))
     made = dataclasses.make_dataclass("TrainArgs", [field], bases=(TrainArgs,), frozen=True)
     made.__doc__ = TrainArgs.__doc__

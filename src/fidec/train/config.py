@@ -198,7 +198,8 @@ class RunConfig:
         if unknown or "algo" not in values:
             raise ConfigError(f"not a run's configuration: unknown or missing {sorted(unknown) or ['algo']}")
         try:
-            options = config_from_json(algos.get(values["algo"]).config, values.pop("options", None) or {})
+            options = values.pop("options", None) or {}
+            options = config_from_json(algos.get(values["algo"]).config_for(options), options)
             values["online"] = config_from_json(OnlineConfig, values.get("online") or {})
             for name in ("data_dir", "out"):
                 values[name] = None if values.get(name) is None else Path(values[name])

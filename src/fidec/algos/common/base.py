@@ -9,10 +9,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal, NamedTuple, Protocol, get_args, get_origin, get_type_hints, runtime_checkable
 
 from fidec.errors import ConfigError
-from fidec.register import Register
+from fidec.register import Register, unknown
 from fidec.types import ArrayLike, Batch, Metrics, PRNGKey, Spec
 
 ENTRY_POINTS = "fidec.algos"
@@ -149,7 +150,8 @@ class Method:
     defaults are the preset `recommended`. `logs` gives the meaning of each metric, besides those that all methods log
     (`COMMON_LOGS`). `online` are the fields of `OnlineConfig` in which the method's published online phase differs
     from the others'. `offline_only` is the reason why a method has no online phase. It ends the error message "NAME
-    is not trained online: ...".
+    is not trained online: ...". `parts` are options that name an entry of another register, a dataclass: its fields
+    are options too.
     """
 
     name: str
@@ -161,17 +163,33 @@ class Method:
     needs_returns: bool = False  # whether `update` reads `batch.returns`, at the discount of its configuration
     online: Mapping[str, Any] = field(default_factory=dict)
     offline_only: str = ""
+    parts: Mapping[str, Register] = field(default_factory=dict)
 
-    def configure(self, preset: str = "recommended", **fields: Any) -> Any:
-        """The configuration of a preset, with `fields` changed."""
+    def config_for(self, options: Mapping[str, Any]) -> type:
+        """The type of the configuration with these options: `config`, with the fields of its parts."""
+        config = self.config
+        for name, register in self.parts.items():
+            config = _with_fields_of(config, register.get(options.get(name, getattr(self.config, name))))
+        return config
+
+    def configure(self, preset: str = "recommended", **options: Any) -> Any:
+        """The configuration of a preset, with `options` changed."""
         if preset != "recommended" and preset not in self.presets:
-            known = ", ".join(("recommended", *self.presets))
-            raise ConfigError(f"{self.name} has no preset {preset!r}; it has {known}")
-        unknown = set(fields) - {f.name for f in dataclasses.fields(self.config)}
-        if unknown:
-            known = ", ".join(f.name for f in dataclasses.fields(self.config))
-            raise ConfigError(f"{self.name} has no option {', '.join(sorted(unknown))}; it has {known}")
-        return self.config(**{**self.presets.get(preset, {}), **fields})
+            raise unknown(f"preset of {self.name}", preset, ("recommended", *self.presets))
+        options = {**self.presets.get(preset, {}), **options}
+        config = self.config_for(options)
+        known = {f.name for f in dataclasses.fields(config)}
+        for name in sorted(options.keys() - known):
+            raise unknown(f"option of {self.name}", name, known)
+        return config(**options)
+
+
+@cache
+def _with_fields_of(config: type, part: type) -> type:
+    """The configuration with those fields of `part` that it does not have."""
+    known, types = {f.name for f in dataclasses.fields(config)}, get_type_hints(part)
+    own = [(f.name, types[f.name], field(default=f.default)) for f in dataclasses.fields(part) if f.name not in known]
+    return dataclasses.make_dataclass(config.__name__, own, bases=(config,), frozen=True) if own else config
 
 
 METHODS = Register("method", "fidec.algos", "METHOD", Method, ENTRY_POINTS)

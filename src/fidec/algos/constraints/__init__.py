@@ -8,8 +8,8 @@ are two kinds:
 - `KL`: an estimate of KL(refined || behaviour) in nats.
 
 A new constraint is one module of this package with a `CONSTRAINT`, or an entry point of the group
-`fidec.constraints`. It is a frozen dataclass that derives from `Constraint`, `Quadratic` or `KL`. FiDec's options of
-the same names set its fields.
+`fidec.constraints`. It is a frozen dataclass that derives from `Constraint`, `Quadratic` or `KL`. Its fields are
+options of FiDec.
 """
 
 from __future__ import annotations
@@ -62,8 +62,6 @@ class Constraint:
     """The time at which scores are evaluated."""
     t_width: float = 0.0
     """If positive, the time is drawn from [t_eps - t_width, t_eps]."""
-    calibrate_every: int = 1000
-    """Updates between two choices of t_eps, if it is auto."""
 
     unit: ClassVar[str] = "of the penalty"  # of the budget
 
@@ -72,8 +70,6 @@ class Constraint:
             raise ConfigError(f"t_eps must lie strictly between 0 and 1, or be auto, not {self.t_eps}")
         if not self.t_width >= 0:
             raise ConfigError(f"t_width must not be negative, but is {self.t_width}")
-        if self.calibrate_every < 1:
-            raise ConfigError(f"calibrate_every must be at least 1, not {self.calibrate_every}")
 
     def penalty(self, move: Move, model: Model, key: PRNGKey) -> Costs:
         """The cost of each displacement."""
