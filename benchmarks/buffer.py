@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.timing import in_turn, random_batch
 from benchmarks.update import spread
 from fidec import rng
-from fidec.bench.timing import in_turn, random_batch
 from fidec.data import replay
 from fidec.data.replay import Replay
 from fidec.data.sampling import PLAIN, Drawable, Joined, Sampling, Source, draw

@@ -7,7 +7,6 @@ random, so no data is needed.
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -23,13 +22,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.buffer import Measure, Row, buffers, checkpoint, figure, joined
+from benchmarks.timing import Update, random_batch
 from fidec import algos
-from fidec.bench.timing import Update, random_batch
 from fidec.cli.output import parse, print_table
 from fidec.data.sampling import PLAIN, Source
 from fidec.envs.lanes import Lanes
 from fidec.envs.make import make
 from fidec.errors import ConfigError
+from fidec.store.files import write_json
 from fidec.store.replay import ReplayStore
 from fidec.train import loop
 from fidec.train.collect import make_explorer
@@ -202,7 +202,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     found["checkpoint"] = checkpoint(measure, spec, 100_000, 10_000)
     _print(found)
     if args.json is not None:
-        args.json.write_text(json.dumps(found, indent=2, allow_nan=False) + "\n")
+        write_json(args.json, found)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Time the updates of several methods in one process, so that the times can be compared."""
+"""Time several things in turn, in one process, so that the times can be compared."""
 
 from __future__ import annotations
 
@@ -10,22 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fidec import algos, rng
+from fidec import rng
 from fidec.algos import Algorithm
 from fidec.train import loop
 from fidec.types import Batch, Spec
-
-
-def milliseconds(
-    methods: Mapping[str, tuple[str, Any]], spec: Spec, batch_size: int = 256, rounds: int = 7, seconds: float = 0.3
-) -> dict[str, float]:
-    """Median milliseconds of an update of each entry: label -> (method, options)."""
-    updates = {
-        label: Update(algos.get(name).make(options, spec), spec, batch_size)
-        for label, (name, options) in methods.items()
-    }
-    times = in_turn({label: update.run for label, update in updates.items()}, rounds, seconds)
-    return {label: 1e3 * float(np.median(each)) for label, each in times.items()}
 
 
 def in_turn(runs: Mapping[str, Callable[[int], None]], rounds: int, seconds: float) -> dict[str, np.ndarray]:

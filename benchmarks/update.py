@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.timing import Update, in_turn, random_batch
 from fidec import algos
-from fidec.bench.timing import Update, in_turn, random_batch
 from fidec.cli.output import parse, print_json, print_table
 from fidec.data.feed import DeviceFeed
 from fidec.data.sampling import PLAIN

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from fidec import cli
+from fidec.bench import curves
 from fidec.bench.curves import caption, curve, draw_suite
 from fidec.bench.scores import read_run
 from fidec.errors import RunError
-from helpers.suites import small_jobs, write_run
+from helpers.suites import own_jobs, small_jobs, write_run
 
 FQL = {0: (0, 10, 20, 30, 5, 15, 40, 80), 1: (0, 20, 20, 50, 15, 25, 60, 90)}
 RLPD = {0: (0, 5, 10, 20), 1: (2, 5, 30, 60)}
@@ -33,6 +34,21 @@ def test_curves_of_an_online_suite(tmp_path, capsys):
     assert cli.main([*argv, "--algos", "fql", "rlpd", "--to", str(path)]) == 0
     assert capsys.readouterr().out == f"{path}\n"
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_axis_has_the_unit_of_its_task(tmp_path, monkeypatch):
+    """Only success has the axis of a percentage."""
+    names = {"robot": "success in percent", "walker": "return"}
+    made = own_jobs(tmp_path, *names)
+    for job in made:
+        write_run(job, (40,), unit=names[job.task])
+    figures = []
+    monkeypatch.setattr(curves, "save_figure", lambda figure, path: figures.append(figure))
+    draw_suite([read_run(job) for job in made], tmp_path / "a.png", "title")
+    robot, walker = figures[0].axes
+    assert (robot.get_ylabel(), walker.get_ylabel()) == ("success in percent", "return")
+    assert robot.get_ylim() == (-4, 104)
+    assert walker.get_ylim()[1] < 60
 
 
 def test_runs_on_different_data_are_not_drawn_together(tmp_path):

@@ -12,14 +12,13 @@ import pytest
 
 from fidec import tasks
 from fidec.bench import table
-from fidec.bench.cost import duration, estimates
-from fidec.bench.suite import SMALL
+from fidec.bench.cost import estimate
+from fidec.bench.suite import SMALL, Scale
 from fidec.bench.suites import SUITES
 from fidec.errors import ConfigError, RunError
-from fidec.report.tex import escape
 from fidec.store.rundir import RunDirectory
 from helpers import some
-from helpers.suites import SHA, jobs_of, small_jobs, write_run
+from helpers.suites import SHA, jobs_of, own_jobs, small_jobs, write_run
 
 CUBE = [f"cube-single-play-singletask-task{k}-v0" for k in (1, 2)]
 SCENE = "scene-play-singletask-task1-v0"
@@ -51,12 +50,17 @@ def runs(tmp_path):
     return made
 
 
-def render(runs, form, baseline=""):
-    return table.render(runs, SMALL, runs[0].directory, form, baseline)
+def render(runs, form="md", baseline="", scale: Scale | None = SMALL) -> str:
+    return table.FORMATS[form](table.report(runs, scale, baseline))
 
 
-def lines_of(runs):
-    found = json.loads(render(runs, "json"))["lines"]
+def content(runs, scale: Scale | None = SMALL):
+    """The JSON, as a program would read it."""
+    return json.loads(json.dumps(table.to_json(table.report(runs, scale)), allow_nan=False))
+
+
+def lines_of(runs, scale: Scale | None = SMALL):
+    found = content(runs, scale)["lines"]
     return {(line["task"] or line["level"], line["category"], line["method"]): line for line in found}
 
 
@@ -98,7 +102,7 @@ def test_markdown(runs):
 def test_scores_on_restored_rules_say_so(tmp_path):
     (job,) = small_jobs("d4rl-adroit", tmp_path, "bc", patterns=("door-human-v1",))
     write_run(job, (0, 1, 2, 3))
-    assert "D4RL rules restored on MuJoCo" in table.render([job], SMALL, tmp_path, "md")
+    assert "D4RL rules restored on MuJoCo" in render([job])
 
 
 def test_csv_has_one_row_for_each_line_with_the_data(runs):
@@ -120,16 +124,16 @@ def test_tex_is_escaped_and_balanced(runs):
     for part in text.split(r"\toprule")[1:]:
         body = part.partition(r"\bottomrule")[0]
         assert len({line.count(" & ") for line in body.splitlines() if line.endswith(r"\\")}) == 1
-    assert escape(r"50 % of a_b & {c} \ ~^ #$") == (
+    assert table.tex_escape(r"50 % of a_b & {c} \ ~^ #$") == (
         r"50 \% of a\_b \& \{c\} \textbackslash{} \textasciitilde{}\textasciicircum{} \#\$"
     )
 
 
 def test_json_names_every_run(runs):
-    content = json.loads(render(runs, "json"))
-    assert len(content["runs"]) == len(SCORES)
-    assert content["scale"] == "small"
-    assert {run["score"] for run in content["runs"]} == {20, 40, 60, 80, 50, 90, 70, 5}
+    found = content(runs)
+    assert len(found["runs"]) == len(SCORES)
+    assert found["scale"] == "small"
+    assert {run["score"] for run in found["runs"]} == {20, 40, 60, 80, 50, 90, 70, 5}
 
 
 def test_runs_on_different_data_cannot_be_compared(tmp_path):
@@ -149,7 +153,7 @@ def test_the_caption_calls_only_the_published_protocol_published(tmp_path):
     def caption(out, name="paper", method="fql", pattern=SCENE, regenerated: bool | None = True, scale=None, **steps):
         (job,) = jobs_of(name, tmp_path / out, words=(method,), patterns=(pattern,), scale=scale, **steps)
         write_run(job, [1] * len(job.plan.evaluations), regenerated=regenerated)
-        return table.render([job], scale, tmp_path, "md").splitlines()[0]
+        return render([job], scale=scale).splitlines()[0]
 
     full = caption("full")
     assert "The published protocol." in full
@@ -172,7 +176,8 @@ def test_a_finished_run_on_other_data_is_not_the_wanted_one(tmp_path):
     with pytest.raises(ConfigError, match=r"data npz:/elsewhere/scene.npz, not ogbench:scene-play"):
         job.state()
     assert job.state(any_data=True) == "done"  # for the table, which names the data
-    assert dataclasses.replace(job, source="npz:/elsewhere/scene.npz").state() == "done"
+    elsewhere = dataclasses.replace(job.suite_task, data="npz:/elsewhere/scene.npz")
+    assert dataclasses.replace(job, suite_task=elsewhere).state() == "done"
 
 
 def test_a_run_with_another_configuration_or_without_a_score_is_left_out_and_named(tmp_path, capsys):
@@ -195,11 +200,11 @@ def test_a_baseline_that_is_not_there(runs):
 
 
 def test_without_a_run_the_table_has_the_papers_numbers(tmp_path):
-    text = table.render(jobs_of("ablation-t-eps", tmp_path), None, tmp_path, "md")
+    text = render(jobs_of("ablation-t-eps", tmp_path), scale=None)
     assert "No run of ours is finished yet" in text
     assert "| – (43 ± 8) | – (54 ± 11) |" in text
     assert "| mean | – (36.6) |" in text
-    assert "82 ± 4 → 99 ± 2" in table.render(jobs_of("paper-online", tmp_path), None, tmp_path, "md")
+    assert "82 ± 4 → 99 ± 2" in render(jobs_of("paper-online", tmp_path), scale=None)
 
 
 def test_costs_come_from_finished_runs_alone(runs):
@@ -208,7 +213,7 @@ def test_costs_come_from_finished_runs_alone(runs):
     todo = next(job for job in fql if job.task == SCENE and job.seed == 1)
     ant = next(job for job in fql if job.task.startswith("antmaze-giant") and job.seed == 1)
     bc = next(job for job in runs if job.variant.label == "bc")
-    found = estimates([todo, ant, bc], done)
+    found = {job: estimate(job, done) for job in (todo, ant, bc)}
     assert some(found[todo]).seconds(todo.plan) == 10 + 10_000 / 100 + 4 * 5
     assert some(found[todo]).source == "1 finished on this task"
     # Elsewhere an evaluation takes as much longer as the episodes are.
@@ -216,7 +221,6 @@ def test_costs_come_from_finished_runs_alone(runs):
     assert some(found[ant]).evaluation == pytest.approx(5 * longer)
     assert some(found[ant]).source == "5 finished on other tasks"
     assert found[bc] is None
-    assert (duration(61), duration(600), duration(36_000)) == ("61 s", "10 min", "10.0 h")
 
 
 # --- offline to online ----------------------------------------------------------------------------------------------
@@ -244,7 +248,7 @@ def online(tmp_path):
 
 
 def test_online_the_score_is_that_before_and_after(online):
-    found = json.loads(render(online, "json"))
+    found = content(online)
     lines = {(line["task"] or line["level"], line["method"]): line for line in found["lines"]}
     scene, total = lines[ONLINE[0], "fql"], lines["all", "fql"]
     assert (scene["before"], scene["mean"]) == (15, 60)
@@ -295,7 +299,7 @@ def test_an_online_run_of_another_length_or_protocol_is_not_the_wanted_one(tmp_p
 def test_an_online_step_costs_what_the_log_says(online):
     done = [job for job in online if job.state() == "done"]
     todo = {job.variant.label: job for job in online if job.task.startswith("cube-double") and job.seed == 0}
-    found = {job: some(estimate) for job, estimate in estimates([*todo.values()], done).items()}
+    found = {job: some(estimate(job, done)) for job in todo.values()}
     longer = some(tasks.find(todo["fql"].task)).horizon / some(tasks.find(ONLINE[0])).horizon
     fql, rlpd = todo["fql"], todo["rlpd"]
     assert (found[fql].update, found[fql].online) == (0.01, 0.05)
@@ -309,7 +313,86 @@ def test_the_caption_mentions_the_paper_only_if_it_has_numbers(tmp_path):
     made = jobs_of("demo-online", tmp_path)
     for job in made:
         write_run(job, [25] * len(job.plan.evaluations))
-    text = table.render(made, SUITES.get("demo-online").scale, tmp_path, "md")
+    text = render(made, scale=SUITES.get("demo-online").scale)
     assert "| 25.0 → 25.0 | 25.0 | 25.0 → 25.0 | 25.0 → 25.0 | 25.0 → 25.0 |" in text
     assert "paper's" not in text.splitlines()[0]
     assert text.startswith("**Suite demo-online.** Reduced scale (100,000 rows")
+
+
+# --- a user's suite -------------------------------------------------------------------------------------------------
+
+SCORES_OF_OWN = {("bc", 0): 10, ("bc", 1): 20, ("fql", 0): 30, ("fql", 1): 40}
+
+
+def own_runs(directory, **units):
+    """The finished runs of a suite whose tasks have these units."""
+    made = own_jobs(directory, *units)
+    for job in made:
+        write_run(job, (SCORES_OF_OWN[job.variant.label, job.seed],), unit=units[job.task], regenerated=None)
+    return made, made[0].suite.scale
+
+
+def test_a_suite_with_one_task_has_means_and_intervals(tmp_path):
+    made, scale = own_runs(tmp_path, robot="success in percent")
+    assert made[0].directory == tmp_path / "out" / "robot" / "bc-recommended" / "seed000"
+    text = render(made, scale=scale)
+    assert "| robot | 15.0 ± 7.1 | 35.0 ± 7.1 |" in text
+    assert "| IQM | 15.0 [10.0, 20.0] | 35.0 [30.0, 40.0] |" in text
+    assert "| P(better than fql) | 0.00 [0.00, 0.00] | – |" in text
+    caption = text.splitlines()[0]
+    assert "1 of the suite's 1 tasks have runs; seeds 0, 1; 20 steps." in caption
+    assert "Score: mean of the last evaluation of 50 episodes, success in percent. Cells: ours, mean" in caption
+
+
+def test_tasks_with_different_units_have_no_total_but_are_compared(tmp_path):
+    made, scale = own_runs(tmp_path, robot="success in percent", walker="return")
+    text = render(made, scale=scale)
+    assert "| robot | 15.0 ± 7.1 |" in text
+    assert "| walker (return) | 15.0 ± 7.1 |" in text
+    assert "P(better than fql)" in text  # it compares runs on the same task
+    assert "| mean" not in text
+    assert "IQM |" not in text
+    caption = text.splitlines()[0]
+    assert "success in percent unless the row of a task names another unit." in caption
+    assert "Tasks with different units have no common mean and no common IQM." in caption
+    assert "interquartile" not in caption
+    lines = lines_of(made, scale)
+    assert (lines["walker", "own", "bc"]["unit"], lines["robot", "own", "bc"]["unit"]) == (
+        "return",
+        "success in percent",
+    )
+    total = lines["category", "own", "bc"]
+    assert (total["unit"], total["mean"], total["iqm"], total["runs"]) == ("", None, None, 4)
+
+
+def test_tasks_with_one_unit_have_a_total_in_it(tmp_path):
+    made, scale = own_runs(tmp_path, robot="return", walker="return")
+    text = render(made, scale=scale)
+    assert "| mean of 2 tasks | 15.0 ± 7.1 |" in text
+    assert "50 episodes, return." in text
+    for path in tmp_path.glob("out/*/*/*/eval.jsonl"):  # a plug-in's own rule
+        path.write_text(path.read_text().replace('"evaluation/return"', '"other"'))
+    assert "50 episodes, score." in render(made, scale=scale)
+
+
+def test_runs_without_a_score_are_no_failure(cli, tmp_path):
+    """A user's data without an environment."""
+    made = own_jobs(tmp_path, "robot")
+    for job in made:
+        write_run(job, (None,))
+    code, out, err = cli("suite", "run", "own.toml", "--out", "out")
+    assert (code, out) == (0, "")
+    assert err.count("has no score at step 20: it cannot be in the table") == len(made)
+    code, out, err = cli("suite", "table", "own.toml", "--out", "out")
+    assert (code, out) == (RunError.exit_code, "")
+    assert "no run of own.toml in out is finished with a score" in err
+
+
+def test_success_and_d4rls_score_are_not_averaged(tmp_path):
+    made = small_jobs("paper", tmp_path, "bc", patterns=(SCENE, "door-human-v1"))
+    for job in made:
+        write_run(job, (0, 5, 5, 5))
+    text = render(made)
+    assert "| door-human-v1 (normalised score) | 5.0 " in text
+    assert "### All tasks" not in text  # one method has no P(better) either
+    assert "mean of 2 tasks" not in text

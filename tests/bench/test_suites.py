@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,11 @@ import pytest
 
 from fidec import algos, tasks
 from fidec.bench import data as suite_data
-from fidec.bench.jobs import jobs
+from fidec.bench.jobs import check_environments, jobs
 from fidec.bench.suite import SMALL, Variant, is_manipulation, make_plan
 from fidec.bench.suites import SUITES, find_suite
 from fidec.errors import BusyError, ConfigError, DataError
-from fidec.tasks.ablation import AVERAGES, REPORTED
+from fidec.tasks.ablation import REPORTED
 from fidec.train.config import RunConfig
 from helpers import some
 from helpers.suites import jobs_of
@@ -75,7 +76,7 @@ def test_the_small_scale_has_the_documented_size():
         (CUBE, "idql"): {**narrow, "discount": 0.97, "denoiser_width": 128},
     }
     for (task, method), changes in expected.items():
-        assert SMALL.changes(task, method, algos.get(method).config) == changes
+        assert SMALL.changes(task, method, algos.get(method).config.__dataclass_fields__) == changes
     for job in jobs_of("paper", scale=SMALL, patterns=(CUBE,)):
         assert job.options().hidden == (128, 128, 128)  # every option exists
     online = SMALL.plan(setting="online")
@@ -123,16 +124,6 @@ def test_variants_are_chosen_by_name_and_preset():
     assert labels("ablation-metric", "iql", "fidec:released") == ["iql", "fidec:released"]  # added
 
 
-def test_sources_go_to_their_tasks():
-    door, pen = jobs_of(
-        "d4rl-adroit", words=("bc",), patterns=("door-human-v1", "pen-human-v1"), sources={"door-*": "hdf5:d.hdf5"}
-    )[::-1]
-    assert (door.source, pen.source) == ("hdf5:d.hdf5", None)
-    assert "--data" in door.command()
-    assert door.data() == f"hdf5:{Path('d.hdf5').absolute()}"
-    assert pen.data() == "d4rl:pen-human-v1"
-
-
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
@@ -157,12 +148,14 @@ def test_a_method_that_is_not_trained_online_is_an_error_with_the_reason():
 
 def test_the_ablation_is_the_papers():
     variants = SUITES.get("ablation-t-eps").variants
-    assert [variant.paper for variant in variants] == list(AVERAGES)
-    assert [f"{v.options['t_eps']:.2f}" for v in variants[1:]] == list(AVERAGES)[1:]
+    columns = list(REPORTED["scene-play-singletask-task2-v0"])
+    assert [variant.paper for variant in variants] == columns
+    assert [f"{v.options['t_eps']:.2f}" for v in variants[1:]] == columns[1:]
     assert SUITES.get("ablation-t-eps").ids == SUITES.get("ablation-metric").ids == tuple(REPORTED)
     assert variants[3].reported("scene-play-singletask-task2-v0") == (70.0, 7.0)
     # The paper's row of averages follows from its rows. Its spread is the one over tasks.
-    for column, printed in AVERAGES.items():
+    averages = ((36, 17), (48, 23), (49, 25), (51, 25), (45, 21), (36, 23), (30, 33))
+    for column, printed in zip(columns, averages, strict=True):
         means = [row[column].mean for row in REPORTED.values()]
         assert (np.mean(means), np.std(means)) == pytest.approx(printed, abs=1.0)
     (job,) = jobs_of("ablation-metric", words=("fidec",), patterns=("scene*",))
@@ -173,7 +166,7 @@ def test_the_ablation_is_the_papers():
 def test_the_demo_suites_have_options_that_exist():
     made = jobs(SUITES.get("demo"), out=Path("out"), data_dir=Path("data"), seeds=(0, 1), steps=10)
     assert all(job.options().hidden == (128, 128, 128) and job.plan.averaged == (10,) for job in made)
-    assert made[-1].directory == Path("out") / "fidec-seed001"
+    assert made[-1].directory == Path("out") / CUBE / "fidec-recommended" / "seed001"
     online = {(job.task, job.variant.label): job for job in jobs_of("demo-online")}
     assert len(online) == 2 * 5
     maze = SUITES.get("demo-online").ids[1]
@@ -185,6 +178,7 @@ def test_the_demo_suites_have_options_that_exist():
 
 # --- TOML files -----------------------------------------------------------------------------------------------------
 
+ROBOT = 'name = "robot"\nenv = "my_package:Robot-v0"\ndata = "npz:robot.npz"'
 OWN = """
 summary = "my own data"
 seeds = [3, 4]
@@ -212,6 +206,10 @@ def test_a_users_file_is_a_suite(tmp_path):
     assert suite.variants[1] == Variant("fql", options={"alpha": 3.0, "hidden": (8, 8)})
     assert suite.variants[2].label == "fidec:paper"
     assert some(suite.scale).plan().evaluations == (50,)
+    job = jobs(suite, out=tmp_path, data_dir=None)[0]
+    assert job.data() == suite.tasks[0].data
+    given = {"--env": "my_package:Robot-v0", "--data": suite.tasks[0].data, "--algo.learning-rate": "0.01"}
+    assert given.items() <= dict(itertools.pairwise(job.command())).items()
 
 
 @pytest.mark.parametrize(
@@ -231,16 +229,42 @@ def test_a_users_file_is_a_suite(tmp_path):
         ('"fidec:paper"]', '"bc"]', "methods is 'bc-recommended', expected each entry once"),
         ("[scale]\nsteps = 50\noptions = { hidden = [16] }", "", "scale is None, .*no published protocol for robot"),
         ("alpha = 3.0", "alpah = 3.0", "no option of fql 'alpah'"),
+        ("options.bc", "options.bcc", "there is no method 'bcc'; did you mean bc"),
+        (
+            "steps = 50\n",
+            "steps = 50\nmethods.fqll = { alpha = 1.0 }\n",
+            "there is no method 'fqll'; did you mean fql",
+        ),
+        ("{ hidden = [16] }", "{ hiden = [16] }", "no option of the suite's methods 'hiden'; did you mean hidden"),
+        ('"fidec:paper"]', '"fidec:papper"]', "no preset of fidec 'papper'; did you mean paper"),
+        ("npz:robot", "npzz:robot", "data of task 'robot': there is no data source 'npzz'; did you mean npz"),
+        ("seeds = [3, 4]", "seeds = []", "seeds is empty"),
+        ('env = "my_package:Robot-v0"\n', "", None),  # trained without evaluation
+        ('env = "my_package:Robot-v0"', 'env = "Pendulum-v1"', None),
+        ('env = "my_package:Robot-v0"', 'env = "Pendulm-v1"', "robot: Gymnasium has no environment 'Pendulm-v1'"),
+        ("my_package", "my_pakage", "robot: .*needs the module my_pakage, which cannot be imported"),
+        (ROBOT, 'name = "cube-single-play-singletask-task9-v0"', "there is no task '.*task9-v0'; did you mean"),
         ("[[tasks]]", "[[tasks]", "is not valid TOML"),
     ],
 )
 def test_an_error_in_a_file_names_the_file_the_key_and_what_is_allowed(tmp_path, old, new, message):
+    """Before any process starts. No message: there is no error."""
     path = tmp_path / "own.toml"
     assert old in OWN
     path.write_text(OWN.replace(old, new))
-    with pytest.raises(ConfigError, match=message) as error:
+    with pytest.raises(ConfigError, match=message) if message else nullcontext() as error:
+        check_environments(jobs(find_suite(str(path)), out=tmp_path, data_dir=None))
+    assert error is None or str(path) in str(error.value)
+
+
+def test_a_misspelt_method_on_a_task_of_the_paper_is_not_left_out_silently(tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text(f'tasks = ["{CUBE}"]\nmethods = ["bc", "fqll"]')
+    with pytest.raises(ConfigError, match=r"own\.toml: there is no method 'fqll'; did you mean fql"):
         jobs(find_suite(str(path)), out=tmp_path, data_dir=None)
-    assert str(path) in str(error.value)
+    path.write_text(f'tasks = ["{CUBE}"]\nmethods = ["rlpd"]')
+    with pytest.raises(ConfigError, match="the paper has none of its methods on these tasks"):
+        jobs(find_suite(str(path)), out=tmp_path, data_dir=None)
 
 
 def test_a_missing_file_and_an_unknown_suite(tmp_path):

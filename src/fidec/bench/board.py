@@ -9,9 +9,8 @@ from typing import TextIO
 from rich.live import Live
 from rich.table import Table
 
-from fidec.bench.cost import duration
 from fidec.bench.jobs import Job, Progress
-from fidec.console.progress import Output
+from fidec.console import Output, duration
 
 LINES_EVERY = 60.0  # seconds between the lines of a running job, without a terminal
 READ_EVERY = 1.0  # seconds between two reads of the logs of running jobs
@@ -23,11 +22,10 @@ class Board:
     def __init__(
         self, jobs: Sequence[Job], stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ):
-        self._output = Output(stream)
-        self._clock, self._begin = clock, clock()
+        self._output, self._clock = Output(stream, clock), clock
         self._names = {job: f"{number}/{len(jobs)} {job.name}" for number, job in enumerate(jobs, 1)}
         self._counts = {"done": 0, "failed": 0, "no data": 0}
-        self._printed, self._read = self._begin, float("-inf")
+        self._printed, self._read = clock(), float("-inf")
         self._live: Live | None = None
         if self._output.console is not None:
             self._live = Live(console=self._output.console, auto_refresh=False, transient=True)
@@ -45,7 +43,7 @@ class Board:
         return self._names[job]
 
     def print(self, text: str) -> None:
-        self._output.print(f"[{self._clock() - self._begin:5.0f} s] {text}")
+        self._output.print(text)
 
     def job_started(self, job: Job, how: str) -> None:
         self.print(f"{self.name(job)}: {how}; its output is in {job.log}")

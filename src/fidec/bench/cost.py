@@ -1,4 +1,4 @@
-"""Estimate the time of a suite's runs from measured speeds: of finished runs, or of updates that are timed now."""
+"""Estimate the time of a suite's runs from the speeds of finished runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from fidec import tasks
 from fidec.bench.jobs import Job
 from fidec.bench.suite import Plan
 from fidec.store.rundir import RunDirectory
-from fidec.types import Spec
 
 
 class Speed(NamedTuple):
@@ -28,20 +27,7 @@ class Speed(NamedTuple):
         return self.start + training + len(plan.evaluations) * self.evaluation
 
 
-def estimates(jobs: Sequence[Job], done: Sequence[Job], measure: bool = False) -> dict[Job, Speed | None]:
-    """The speed of each job; None if it is not known. With `measure`, updates are timed where no run is finished."""
-    speeds, timings = {}, {}
-    for job in jobs:
-        speeds[job] = _from_finished(done, job)
-        if speeds[job] is None and measure:
-            key = (job.variant.name, tasks.CATEGORY_OF.get(job.task), job.plan)  # one timing per category and variant
-            if key not in timings:
-                timings[key] = _from_timing(job)
-            speeds[job] = timings[key]
-    return speeds
-
-
-def _from_finished(done: Sequence[Job], job: Job) -> Speed | None:
+def estimate(job: Job, done: Sequence[Job]) -> Speed | None:
     """The speed of finished runs of the same variant: on the same task, else in the same category, else on any."""
     alike = [other for other in done if other.variant == job.variant and other.plan == job.plan]
     category = tasks.CATEGORY_OF.get(job.task)
@@ -74,26 +60,3 @@ def _logged_speed(done: Job, job: Job) -> tuple[float, float, float, float] | No
     longer = own.horizon / other.horizon if own and other else 1.0
     compilations = sum(count > 0 for count, _ in phases)
     return 1 / rates[0], 1 / rates[1], longer * median("time/evaluation"), compilations * median("time/compile")
-
-
-def _from_timing(job: Job) -> Speed | None:
-    """A short timing of the update. It does not include evaluations. Pixels are not timed."""
-    from fidec.bench.timing import milliseconds
-
-    row = tasks.find(job.task)
-    if row is None or row.visual:
-        return None
-    spec = Spec(row.observation_shape, row.action_dim)
-    times = milliseconds(
-        {job.variant.label: (job.variant.method, job.options())}, spec, job.plan.batch_size, rounds=3
-    )
-    update = times[job.variant.label] / 1e3
-    without = "without evaluations" + " and the environment's steps" * bool(job.plan.online_steps)
-    return Speed(update, update, 0.0, 0.0, f"timed now, {without}")
-
-
-def duration(seconds: float) -> str:
-    """Seconds, minutes or hours."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from fidec.bench.scores import Run, check_same_data
+from fidec.bench.scores import SUCCESS, Run, check_same_data, units
 from fidec.plots import COLOURS, INK, new_figure, save_figure, style_axes
 from fidec.report.curves import mark_hand_over
 
@@ -21,6 +21,7 @@ COLUMNS = 3  # panels side by side, at most
 def draw_suite(runs: Sequence[Run], path: str | Path, title: str) -> Path:
     """Write a PNG of the runs' scores over their steps: a line for the mean over seeds, a band for their range."""
     check_same_data(runs)
+    unit_of = units([], runs)
     tasks = list(dict.fromkeys(run.job.task for run in runs))
     labels = list(dict.fromkeys(run.job.variant.label for run in runs))
     columns = min(len(tasks), COLUMNS)
@@ -28,12 +29,10 @@ def draw_suite(runs: Sequence[Run], path: str | Path, title: str) -> Path:
     figure = new_figure(max(6.0, 4.6 * columns), 3.6 * rows + 1.1)
     panels = figure.subplots(rows, columns, squeeze=False)
     for panel, task in zip(panels.flat, tasks, strict=False):
-        _draw_task(panel, [run for run in runs if run.job.task == task], labels)
+        _draw_task(panel, [run for run in runs if run.job.task == task], labels, unit_of[task])
         panel.set_title(task, fontsize=9, pad=16 if runs[0].job.plan.online_steps else 6)
     for panel in panels.flat[len(tasks) :]:
         panel.set_visible(False)
-    for row in panels:
-        row[0].set_ylabel("score in percent")
     lines = {line.get_label(): line for panel in panels.flat for line in panel.get_lines()}
     figure.suptitle(title, color=INK)
     figure.legend(
@@ -49,15 +48,13 @@ def draw_suite(runs: Sequence[Run], path: str | Path, title: str) -> Path:
     return save_figure(figure, path)
 
 
-def _draw_task(panel: Axes, runs: Sequence[Run], labels: Sequence[str]) -> None:
+def _draw_task(panel: Axes, runs: Sequence[Run], labels: Sequence[str], unit: str) -> None:
     offline = max(run.job.plan.steps for run in runs)
-    seen = []
     for index, label in enumerate(labels):
         own = [run for run in runs if run.job.variant.label == label]
         if not own:
             continue
         steps, scores = curve(own, offline)
-        seen.append(scores)
         colour = COLOURS[index % len(COLOURS)]
         dash = DASHES[index // len(COLOURS) % len(DASHES)]
         marker = MARKERS[index % len(MARKERS)]
@@ -65,9 +62,9 @@ def _draw_task(panel: Axes, runs: Sequence[Run], labels: Sequence[str]) -> None:
         panel.plot(
             steps / 1000, scores.mean(0), color=colour, linestyle=dash, marker=marker, markersize=4, label=label
         )
-    lowest, highest = min(map(np.min, seen)), max(map(np.max, seen))
-    if lowest >= 0 and highest <= 100:  # else these are normalised returns
+    if unit == SUCCESS:
         panel.set_ylim(-4, 104)
+    panel.set_ylabel(unit)
     panel.set_xlabel("thousand steps")
     panel.set_xlim(left=0)
     style_axes(panel)

@@ -7,16 +7,17 @@ of a job is in its run directory.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
-from fnmatch import fnmatchcase
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fidec import algos, tasks
 from fidec.bench.suite import Plan, Scale, Suite, SuiteTask, Variant, published_plan
-from fidec.errors import ConfigError
+from fidec.envs.factory import factory_of
+from fidec.errors import ConfigError, FidecError
+from fidec.register import unknown
 from fidec.store.lock import is_locked
 from fidec.store.rundir import LOCK, RunDirectory
 from fidec.train.config import RunConfig, resolve, resolve_options
@@ -43,7 +44,6 @@ class Job:
     changes: Mapping[str, Any]  # options that replace the published ones
     directory: Path
     data_dir: Path | None = None  # None: the cache directory
-    source: str | None = None  # data source, if it is not the task's own
 
     @property
     def task(self) -> str:
@@ -51,9 +51,8 @@ class Job:
 
     @property
     def name(self) -> str:
-        """For messages; the task is left out if the suite has only one."""
-        task = f"{self.task} " if len(self.suite.tasks) > 1 else ""
-        return f"{task}{self.variant.label}, seed {self.seed}"
+        """For messages."""
+        return f"{self.task} {self.variant.label}, seed {self.seed}"
 
     @property
     def log(self) -> Path:
@@ -76,10 +75,11 @@ class Job:
         """Whether a process holds its run directory."""
         return is_locked(self.directory / LOCK)
 
-    def config(self, **fields: Any) -> RunConfig:
-        """The configuration of its task, environment and data."""
-        own = {} if self.suite_task.env is None else {"env": self.suite_task.env}
-        return resolve(RunConfig(task=self.suite_task.id, data=self.source, **own, **fields))
+    def config(self) -> RunConfig:
+        """The configuration of its task, environment, data and phases."""
+        task, plan, algo = self.suite_task, self.plan, self.variant.method
+        steps = RunConfig(algo=algo, steps=plan.steps, online_steps=plan.online_steps)
+        return resolve(replace(steps, task=task.id, env=task.env, data=task.data))
 
     def data(self) -> str:
         """The source of its data."""
@@ -102,13 +102,12 @@ class Job:
         stored = RunConfig.from_json(stored_config)
         present = vars(stored) | asdict(stored.options)
         if plan.online_steps:
-            usual = self.config(algo=variant.method, steps=plan.steps, online_steps=plan.online_steps)
-            wanted |= _online_fields(usual.online)
+            wanted |= _online_fields(self.config().online)
             present |= _online_fields(stored.online)
         other = {name: value for name, value in wanted.items() if present.get(name) != value}
         if other:
             what = "; ".join(f"{name} {present.get(name)}, not {value}" for name, value in other.items())
-            advice = ", or give its data with --sources" * ("data" in other)
+            advice = ", or name its data in a suite's file" * ("data" in other)
             raise ConfigError(
                 f"{self.directory} holds a run with another configuration than {self.suite} asks for ({what}): "
                 f"remove it, or choose another --out{advice}"
@@ -120,12 +119,11 @@ class Job:
             return ["train", "--resume", str(self.directory)]
         plan, variant, task = self.plan, self.variant, self.suite_task
         words = ["train"]
-        for name, value in (("--task", task.id), ("--env", task.env)):
+        for name, value in (("--task", task.id), ("--env", task.env), ("--data", task.data)):
             words += [] if value is None else [name, value]
         words += ["--algo", variant.method, "--preset", variant.preset]
         words += ["--seed", str(self.seed), "--out", str(self.directory)]
         words += [] if self.data_dir is None else ["--data-dir", str(self.data_dir)]
-        words += [] if self.source is None else ["--data", self.source]
         left_out = ("averaged",) if plan.online_steps else ("averaged", "online_steps")
         for name, value in asdict(plan).items():
             words += [] if name in left_out else [f"--{name.replace('_', '-')}", str(value)]
@@ -158,37 +156,55 @@ def jobs(
     seeds: Sequence[int] = (),
     steps: int = 0,
     online_steps: int = 0,
-    sources: Mapping[str, str] | None = None,
 ) -> list[Job]:
     """The suite's jobs by task. Without `words`, methods that the paper does not have on a task are left out."""
     seeds, scale = tuple(seeds) or suite.seeds, suite.scale or scale
     _check_numbers(suite, seeds, steps, online_steps)
     variants, made = suite.choose_variants(words), []
+    with _naming(str(suite)):
+        _check_options(suite, variants)
     for task in suite.choose_tasks(patterns):
         row = tasks.find(task.name, suite.setting) if task.id else None
-        source = next((s for name, s in (sources or {}).items() if fnmatchcase(task.name, name)), task.data)
         for variant in variants:
-            method = _find_method(suite, variant)
-            if not words and row is not None and variant.method not in row.paper:
-                continue
-            changes = scale.changes(task.name, variant.method, method.config) if scale else {}
-            changes = {**changes, **task.options.get(variant.method, {}), **variant.options}
+            own = task.options.get(variant.method, {})
+            changes = {**own, **variant.options}
             if scale is not None:
+                with _naming(f"{suite}: {task.name}"):
+                    known = _known(variant, scale.options, scale.methods.get(variant.method, {}), own)
+                changes = {**scale.changes(task.name, variant.method, known), **changes}
                 plan = scale.plan(steps, online_steps, setting=suite.setting, method=variant.method)
             elif row is not None:
                 plan = published_plan(row, variant.method, steps, online_steps)
             else:
                 raise ConfigError(f"{suite}: there is no published protocol for {task.name}: give the suite a scale")
-            for seed in seeds:
-                place = out / task.name / variant.name / f"seed{seed:03d}"
-                if len(suite.tasks) == 1:
-                    place = out / f"{variant.name.replace('-recommended', '')}-seed{seed:03d}"
-                made.append(Job(suite, task, variant, seed, plan, changes, place, data_dir, source))
-            try:
-                made[-1].options()
-            except ConfigError as error:
-                raise ConfigError(f"{suite}: {variant.label}: {error}") from error
+            place = out / task.name / variant.name
+            new = [Job(suite, task, variant, s, plan, changes, place / f"seed{s:03d}", data_dir) for s in seeds]
+            with _naming(f"{suite}: {task.name}"):
+                new[0].options()
+                if plan.online_steps:
+                    new[0].config()  # that needs an environment, and a method that is trained online
+            made += new if words or row is None or variant.method in row.paper else []
+    if not made:
+        raise ConfigError(f"{suite}: the paper has none of its methods on these tasks. Name methods with --algos")
     return made
+
+
+def check_environments(jobs: Sequence[Job]) -> None:
+    """Raise an error if an environment does not exist, before any process starts. None is made."""
+    for job in {job.task: job for job in jobs}.values():
+        task = job.suite_task
+        if task.id is None or tasks.find(task.id, job.suite.setting) is None:  # else it exists
+            with _naming(f"{job.suite}: {task.name}"):
+                factory_of(task.id, task.env)
+
+
+@contextmanager
+def _naming(where: str) -> Iterator[None]:
+    """Put `where` in front of an error."""
+    try:
+        yield
+    except FidecError as error:
+        raise type(error)(f"{where}: {error}") from error
 
 
 def _online_fields(config: Any) -> dict[str, Any]:
@@ -197,17 +213,30 @@ def _online_fields(config: Any) -> dict[str, Any]:
     return {f"online.{name}": value for name, value in asdict(config).items() if name not in left_out}
 
 
-def _find_method(suite: Suite, variant: Variant) -> algos.Method:
-    try:
-        method = algos.get(variant.method)
-    except ConfigError as error:
-        raise ConfigError(f"{suite}: {error}") from error
-    if suite.setting == "online" and method.offline_only:
-        raise ConfigError(f"{suite}: {variant.method} is not trained online: {method.offline_only}. Leave it out.")
-    return method
+def _check_options(suite: Suite, variants: Sequence[Variant]) -> None:
+    """Raise an error at options that would be ignored: of an unknown method, or that no method of the suite has."""
+    scale = suite.scale or Scale(0)
+    for by_method in (scale.methods, *(task.options for task in suite.tasks)):
+        for method in by_method:
+            algos.get(method)
+    shared = {**scale.options, **scale.manipulation}
+    known = {name for variant in (*suite.variants, *variants) for name in _known(variant, shared)}
+    for name in shared:
+        if name not in known:
+            raise unknown("option of the suite's methods", name, known)
+
+
+def _known(variant: Variant, *options: Mapping[str, Any]) -> set[str]:
+    """The options that a variant's method has. They may depend on the values of others."""
+    method, chosen = algos.get(variant.method), {}
+    for each in (method.presets.get(variant.preset, {}), *options, variant.options):
+        chosen |= each
+    return set(method.config_for(chosen).__dataclass_fields__)
 
 
 def _check_numbers(suite: Suite, seeds: Sequence[int], steps: int, online_steps: int) -> None:
+    if not seeds:
+        raise ConfigError(f"{suite}: seeds is empty, expected at least one seed")
     for seed in seeds:
         RunConfig(seed=seed)  # raises an error that says which seeds are allowed
     for name, value in (("--steps", steps), ("--online-steps", online_steps)):

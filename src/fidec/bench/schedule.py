@@ -21,9 +21,10 @@ from typing import NamedTuple, Protocol
 from fidec.bench import data as suite_data
 from fidec.bench import table
 from fidec.bench.board import Board
-from fidec.bench.cost import duration, estimates
-from fidec.bench.jobs import Job, read_end
+from fidec.bench.cost import estimate
+from fidec.bench.jobs import Job, check_environments, read_end
 from fidec.bench.suite import Scale
+from fidec.console import duration
 from fidec.errors import RunError
 from fidec.launch import launch, share_cores
 from fidec.store import files
@@ -57,6 +58,7 @@ class Running(NamedTuple):
 def run_suite(jobs: Sequence[Job], scale: Scale | None, out: Path, *, workers: int, rows: int) -> int:
     """Provide the data, run every job that is not done, and print the table. An error names the jobs that failed."""
     left = [job for job in jobs if job.state() != "done"]  # another configuration is an error before anything starts
+    check_environments(left)
     with files.writing(out, "the suite's directory"):
         out.mkdir(parents=True, exist_ok=True)
     with Board(jobs) as board:
@@ -72,12 +74,10 @@ def run_suite(jobs: Sequence[Job], scale: Scale | None, out: Path, *, workers: i
             stopped = [board.name(job) for job, state in states.items() if state == "stopped"]
             where = f"stopped in {'; '.join(stopped)}. " if stopped else ""
             raise Preempted(signals.received, f"{where}The same command continues from there.")
-        if len(jobs[0].suite.tasks) == 1 and any(job.state() == "done" for job in jobs):
-            board.print("measuring the time of an update of each method")
-            table.measure(jobs, out)
     failed = [board.name(job) for job, state in states.items() if state == "failed"]
-    if len(failed) + len(without) < len(jobs):
-        text = table.render(jobs, scale, out, "md")
+    report = table.report(jobs, scale)
+    if report.runs:
+        text = table.markdown(report)
         files.atomic_write(out / "table.md", text + "\n")
         print(text)
     problems = [f"{len(failed)} of {len(jobs)} runs failed: {'; '.join(failed)}"] if failed else []
@@ -169,11 +169,13 @@ def memory_share(workers: int) -> dict[str, str]:
     return {names[0]: f"{0.9 / workers:.3f}"}
 
 
-def dry_run(jobs: Sequence[Job], measure: bool) -> int:
+def dry_run(jobs: Sequence[Job]) -> int:
     """Print the commands as a shell script, with the expected time of each as a comment; the sum on stderr."""
     states = {job: job.state() for job in jobs}
     left = [job for job in jobs if states[job] != "done"]
-    speeds = estimates(left, [job for job in jobs if states[job] == "done"], measure)
+    check_environments(left)
+    done = [job for job in jobs if states[job] == "done"]
+    speeds = {job: estimate(job, done) for job in left}
     seconds = {job: speed.seconds(job.plan) for job, speed in speeds.items() if speed}
     for job in jobs:
         speed = speeds.get(job)
@@ -184,10 +186,10 @@ def dry_run(jobs: Sequence[Job], measure: bool) -> int:
         else:
             cost = f"{duration(seconds[job])} ({speed.source})" if speed else "cost unknown"
             print(f"{shlex.join(['fidec', *job.command()])}  # {cost}")
-    parts = [f"{len(jobs)} runs, {len(jobs) - len(left)} done"]
+    parts = [f"{len(jobs)} runs, {len(done)} done"]
     if seconds:
         parts.append(f"{len(seconds)} to go will take about {duration(sum(seconds.values()))} one after the other")
     if unknown := len(left) - len(seconds):
-        parts.append(f"the cost of {unknown} is unknown: --measure times their updates")
+        parts.append(f"the cost of {unknown} is unknown")
     print(*parts, sep="; ", file=sys.stderr)
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,8 @@ from fidec.errors import RunError
 from fidec.stats import Estimate, interquartile_mean, probability_of_improvement
 from fidec.store.rundir import RunDirectory
 from fidec.tasks import Reported
+
+SUCCESS, NORMALISED, RETURN, OTHER = "success in percent", "normalised score", "return", "score"  # the units
 
 
 class Data(NamedTuple):
@@ -34,6 +36,7 @@ class Run(NamedTuple):
     score: float
     before: float | None  # the score before the online phase; None if the run has only one phase
     curve: dict[int, float]  # the score of every evaluation, by its step
+    unit: str  # of the score
     data: Data
     content: str  # SHA-256 of the arrays, which every run has: equal for the same data
 
@@ -46,6 +49,7 @@ class Line:
     category: str
     task: str  # empty unless the level is task
     method: str  # the variant's label
+    unit: str = ""  # of the scores; empty if the tasks have different units: then they have no mean and no IQM
     mean: float | None = None  # over the tasks, of the means over seeds
     std: float | None = None  # over seeds, of the mean over the tasks; None with a single seed
     before: float | None = None  # the same before the online phase
@@ -60,8 +64,8 @@ class Line:
 def read_run(job: Job) -> Run:
     """The run of a finished job. Its score is the mean of the evaluations that its plan averages."""
     directory, plan = RunDirectory.open(job.directory, read_only=True), job.plan
-    scores = {row["step"]: row.get("evaluation/score") for row in directory.read_jsonl("eval")}
-    scores = {step: float(score) for step, score in scores.items() if score is not None}
+    evaluations = [row for row in directory.read_jsonl("eval") if row.get("evaluation/score") is not None]
+    scores = {row["step"]: float(row["evaluation/score"]) for row in evaluations}
     missing = [step for step in (*plan.before, *plan.averaged) if step not in scores]
     if missing:
         raise RunError(f"{job.directory} has no score at step {missing[0]}: it cannot be in the table")
@@ -72,7 +76,28 @@ def read_run(job: Job) -> Run:
     name = Path(info["file"]).stem if info.get("file") else facts["source"].partition(":")[2]
     data = Data(name, kind, facts["transitions"], info.get("file_sha256") or facts["sha256"])
     before = scores[plan.steps] if plan.before else None
-    return Run(job, float(np.mean([scores[step] for step in plan.averaged])), before, scores, data, facts["sha256"])
+    score = float(np.mean([scores[step] for step in plan.averaged]))
+    return Run(job, score, before, scores, _unit(job, evaluations), data, facts["sha256"])
+
+
+def _unit(job: Job, evaluations: Sequence[dict[str, Any]] = ()) -> str:
+    """The unit of a task's scores: the benchmark's, else what the evaluations show."""
+    if family := tasks.family_of(job.suite_task.id or ""):
+        return SUCCESS if family.benchmark == "ogbench" else NORMALISED
+    for unit, name, factor in ((SUCCESS, "success", 100.0), (RETURN, "return", 1.0)):
+        pairs = [(row["evaluation/score"], row.get(f"evaluation/{name}")) for row in evaluations]
+        if all(value is not None and math.isclose(score, factor * value) for score, value in pairs):
+            return unit
+    return OTHER
+
+
+def units(jobs: Iterable[Job], runs: Iterable[Run]) -> dict[str, str]:
+    """The unit of each task's scores."""
+    found: dict[str, str] = {}
+    for run in runs:
+        known = found.setdefault(run.job.task, run.unit)
+        found[run.job.task] = run.unit if run.unit == known else OTHER
+    return {job.task: _unit(job) for job in jobs} | found
 
 
 def check_same_data(runs: Iterable[Run]) -> None:
@@ -90,7 +115,7 @@ def check_same_data(runs: Iterable[Run]) -> None:
 def summarise(jobs: Sequence[Job], runs: Sequence[Run], baseline: str) -> list[Line]:
     """The lines of the table. Tasks and methods without a run are left out, unless there are no runs at all."""
     check_same_data(runs)
-    shown = [run.job for run in runs] or jobs
+    shown, unit_of = [run.job for run in runs] or jobs, units(jobs, runs)
     variants = {job.variant.label: job for job in jobs if job.variant in [each.variant for each in shown]}
     scores, before = (
         {label: _by_task(runs, label, name) for label in {*variants, baseline}} for name in ("score", "before")
@@ -98,15 +123,22 @@ def summarise(jobs: Sequence[Job], runs: Sequence[Run], baseline: str) -> list[L
 
     def line(level: str, category: str, task: str, label: str, members: list[str]) -> Line:
         own, earlier = (_only(each[label], members) for each in (scores, before))
-        paper = _reported(variants[label], category, [name for name in members if name in own] or members)
+        unit = unit_of[members[0]] if len({unit_of[name] for name in members}) == 1 else ""
+        found = Line(level, category, task, label, unit)
+        if unit:
+            paper = _reported(variants[label], category, [name for name in members if name in own] or members)
+            found = replace(found, paper=paper)
         if not own:
-            return Line(level, category, task, label, paper=paper)
+            return found
         both = [name for name in own if name in scores[baseline]] if label != baseline else []
         ours, theirs = ([list(each[name].values()) for name in both] for each in (own, scores[baseline]))
-        means = (*_mean_and_std(own), *_mean_and_std(earlier), sum(map(len, own.values())), len(own))
-        iqm = interquartile_mean([list(each.values()) for each in own.values()])
         better = probability_of_improvement(ours, theirs) if both else None
-        return Line(level, category, task, label, *means, iqm, better, paper)
+        found = replace(found, runs=sum(map(len, own.values())), tasks=len(own), better=better)
+        if not unit:
+            return found
+        (mean, std), (first, first_std) = map(_mean_and_std, (own, earlier))
+        iqm = interquartile_mean([list(each.values()) for each in own.values()])
+        return replace(found, mean=mean, std=std, before=first, before_std=first_std, iqm=iqm)
 
     groups: dict[str, list[str]] = {}
     for task in dict.fromkeys(job.task for job in jobs if job.task in {each.task for each in shown}):
@@ -166,7 +198,7 @@ def _mean_and_std(runs: dict[str, dict[int, float]]) -> tuple[float | None, floa
 
 def to_row(line: Line) -> dict[str, Any]:
     """A line as one flat row for CSV and JSON. Unknown values are None."""
-    names = ("level", "category", "task", "method", "mean", "std", "before", "before_std", "runs", "tasks")
+    names = ("level", "category", "task", "method", "unit", "mean", "std", "before", "before_std", "runs", "tasks")
     row = {name: getattr(line, name) for name in names}
     for name, estimate in (("iqm", line.iqm), ("better", line.better)):
         parts = estimate if estimate else (math.nan,) * 3

@@ -5,7 +5,7 @@ Without a size of its own a suite takes steps, evaluations and options of the pu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -133,10 +133,9 @@ class Scale:
     manipulation: Options = field(default_factory=dict)  # the same on OGBench's manipulation tasks only
     methods: Mapping[str, Options] = field(default_factory=dict)  # of single methods
 
-    def changes(self, task: str, method: str, config: type) -> dict[str, Any]:
-        """The options that it changes in a method's configuration on a task."""
+    def changes(self, task: str, method: str, known: Collection[str]) -> dict[str, Any]:
+        """The options that it changes on a task, of a method that has the options `known`."""
         shared = {**self.options, **(self.manipulation if is_manipulation(task) else {})}
-        known = config.__dataclass_fields__
         return {name: value for name, value in shared.items() if name in known} | dict(self.methods.get(method, {}))
 
     def plan(self, steps: int = 0, online_steps: int = 0, *, setting: str = "offline", method: str = "") -> Plan:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 
 from fidec import __version__
@@ -46,7 +47,7 @@ def usage() -> str:
     return "\n".join(lines)
 
 
-def choose(commands: dict, argv: list[str], program: str, text: str) -> tuple[str, list[str]] | int:
+def choose(commands: Mapping[str, object], argv: list[str], program: str, text: str) -> tuple[str, list[str]] | int:
     """The first word as a command, or the exit code after help or an error."""
     if not argv or argv[0] in HELP:
         print(text)

@@ -10,16 +10,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from fidec.cli import choose
-from fidec.cli.output import parse, print_json, print_table
-
-COMMANDS = {
-    "make": "make an OGBench data set with OGBench's scripted oracles",
-    "get": "download an official OGBench or D4RL data set",
-    "list": "list the data files of the cache, and what can be made",
-    "show": "describe a data set in numbers",
-    "check": "check a data set and explain the findings",
-}
+from fidec.cli.output import print_json, print_table, subcommands
 
 
 @dataclass(frozen=True)
@@ -99,26 +90,21 @@ class CheckArgs(SourceArgs):
     """Check a data set and explain the findings. The exit code is 1 if there is an error."""
 
 
-def usage() -> str:
-    lines = ["usage: fidec data [-h] COMMAND ...", "", "commands:"]
-    lines += [f"  {name:<6} {text}" for name, text in COMMANDS.items()]
-    return "\n".join([*lines, "", "`fidec data COMMAND --help` explains a command."])
-
-
 def main(argv: list[str]) -> int:
-    chosen = choose(COMMANDS, argv, "fidec data", usage())
-    if isinstance(chosen, int):
-        return chosen
-    name, rest = chosen
-    run = {"make": _make, "get": _get, "list": _list, "show": _show, "check": _check}[name]
-    return run(rest)
+    commands = {
+        "make": (MakeArgs, _make, "make an OGBench data set with OGBench's scripted oracles"),
+        "get": (GetArgs, _get, "download an official OGBench or D4RL data set"),
+        "list": (ListArgs, _list, "list the data files of the cache, and what can be made"),
+        "show": (SourceArgs, _show, "describe a data set in numbers"),
+        "check": (CheckArgs, _check, "check a data set and explain the findings"),
+    }
+    return subcommands("fidec data", commands, argv)
 
 
-def _make(argv: list[str]) -> int:
+def _make(args: MakeArgs) -> int:
     from fidec.data.cache import data_dir
     from fidec.make import make_dataset
 
-    args = parse(MakeArgs, argv, "fidec data make")
     made = make_dataset(
         args.name,
         args.rows,
@@ -148,21 +134,19 @@ def _make(argv: list[str]) -> int:
     return 0
 
 
-def _get(argv: list[str]) -> int:
+def _get(args: GetArgs) -> int:
     from fidec.data.download import download
 
-    args = parse(GetArgs, argv, "fidec data get")
     for path in download(args.name, args.data_dir, url=args.url, val=not args.no_val):
         print(path)
     return 0
 
 
-def _list(argv: list[str]) -> int:
+def _list(args: ListArgs) -> int:
     from fidec.data.cache import data_dir
     from fidec.data.listing import list_cache
     from fidec.make.recipes import RECIPES
 
-    args = parse(ListArgs, argv, "fidec data list")
     files = list_cache(args.data_dir)
     if args.json:
         print_json({"files": [file.to_json() for file in files], "can_make": list(RECIPES)})
@@ -188,11 +172,10 @@ def _list(argv: list[str]) -> int:
     return 0
 
 
-def _show(argv: list[str]) -> int:
+def _show(args: SourceArgs) -> int:
     from fidec.data.check import describe_dataset, description_text
     from fidec.data.source import load_dataset
 
-    args = parse(SourceArgs, argv, "fidec data show")
     facts = describe_dataset(load_dataset(args.source, cache_dir=args.data_dir))
     if args.json:
         print_json(facts)
@@ -201,11 +184,10 @@ def _show(argv: list[str]) -> int:
     return 0
 
 
-def _check(argv: list[str]) -> int:
+def _check(args: CheckArgs) -> int:
     from fidec.data.check import check_dataset
     from fidec.data.source import load_dataset
 
-    args = parse(CheckArgs, argv, "fidec data check")
     report = check_dataset(load_dataset(args.source, cache_dir=args.data_dir))
     if args.json:
         print_json(report.to_json())

@@ -6,17 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fidec.cli import choose
-from fidec.cli.output import parse, print_json, print_table
-from fidec.console.progress import Progress
+from fidec.cli.output import print_json, print_table, subcommands
+from fidec.console import Progress
 from fidec.errors import ConfigError
-
-COMMANDS = {
-    "run": "compare all constraints on landscapes of known density",
-    "theorems": "check the paper's theorems numerically",
-    "calibration": "compare `t_eps auto` with fixed times",
-    "list": "list the landscapes and the methods",
-}
 
 
 @dataclass(frozen=True)
@@ -83,12 +75,13 @@ class ListArgs:
 
 
 def main(argv: list[str]) -> int:
-    lines = [f"  {name:<12} {text}" for name, text in COMMANDS.items()]
-    chosen = choose(COMMANDS, argv, "fidec geometry", "\n".join(["usage: fidec geometry COMMAND ...", "", *lines]))
-    if isinstance(chosen, int):
-        return chosen
-    command, rest = chosen
-    return {"run": _run, "theorems": _theorems, "calibration": _calibration, "list": _list}[command](rest)
+    commands = {
+        "run": (RunArgs, _run, "compare all constraints on landscapes of known density"),
+        "theorems": (TheoremArgs, _theorems, "check the paper's theorems numerically"),
+        "calibration": (CalibrationArgs, _calibration, "compare `t_eps auto` with fixed times"),
+        "list": (ListArgs, _list, "list the landscapes and the methods"),
+    }
+    return subcommands("fidec geometry", commands, argv)
 
 
 def _names(asked: tuple[str, ...]) -> list[str]:
@@ -117,8 +110,7 @@ def _reporter(progress: Progress) -> Callable[[str], None]:
     return report
 
 
-def _run(argv: list[str]) -> int:
-    args = parse(RunArgs, argv, "fidec geometry run")
+def _run(args: RunArgs) -> int:
     if args.workers < 0:
         raise ConfigError("--workers must not be negative")
     from fidec.geometry import experiment
@@ -135,8 +127,7 @@ def _run(argv: list[str]) -> int:
     return 0
 
 
-def _theorems(argv: list[str]) -> int:
-    args = parse(TheoremArgs, argv, "fidec geometry theorems")
+def _theorems(args: TheoremArgs) -> int:
     from fidec.geometry import theorems
     from fidec.geometry.theorems.result import formatted
 
@@ -155,8 +146,7 @@ def _theorems(argv: list[str]) -> int:
     return 0
 
 
-def _calibration(argv: list[str]) -> int:
-    args = parse(CalibrationArgs, argv, "fidec geometry calibration")
+def _calibration(args: CalibrationArgs) -> int:
     from fidec.geometry import calibration
     from fidec.store import files
 
@@ -183,8 +173,7 @@ def _calibration_row(row: dict) -> list[str]:
     return [row["landscape"], row["constraint"], f"{chosen:.3f}", value, str(row["best"]), number(best), *shares]
 
 
-def _list(argv: list[str]) -> int:
-    args = parse(ListArgs, argv, "fidec geometry list")
+def _list(args: ListArgs) -> int:
     from fidec.geometry.landscapes import LANDSCAPES
     from fidec.geometry.methods import METHODS
 

@@ -1,14 +1,16 @@
-"""Shared by the commands: parsing into dataclasses, tables and JSON on stdout."""
+"""Shared by the commands: subcommands, parsing into dataclasses, tables and JSON on stdout."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import tyro
+
+from fidec.cli import choose
 
 Args = TypeVar("Args")
 
@@ -17,6 +19,23 @@ def parse(args: type[Args], argv: list[str], program: str, default: Any = None) 
     """Parse `argv` into the dataclass `args`, whose docstring is the help text."""
     keywords = {} if default is None else {"default": default}
     return tyro.cli(args, args=argv, prog=program, config=(tyro.conf.FlagCreatePairsOff,), **keywords)
+
+
+Command = tuple[type, Callable[[Any], int], str]  # its arguments, what it does with them, and a line of help
+
+
+def subcommands(program: str, commands: Mapping[str, Command], argv: list[str]) -> int:
+    """Run the command that the first word of `argv` names; the others are its arguments."""
+    lines = [f"usage: {program} [-h] COMMAND ...", "", "commands:"]
+    width = max(map(len, commands))
+    lines += [f"  {name:<{width}}  {text}" for name, (_, _, text) in commands.items()]
+    lines += ["", f"`{program} COMMAND --help` explains a command."]
+    chosen = choose(commands, argv, program, "\n".join(lines))
+    if isinstance(chosen, int):
+        return chosen
+    name, rest = chosen
+    args, run, _ = commands[name]
+    return run(parse(args, rest, f"{program} {name}"))
 
 
 def import_from_here() -> None:

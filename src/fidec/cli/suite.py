@@ -10,19 +10,11 @@ import tyro
 
 from fidec.bench.suite import SCALES, Scale, Suite
 from fidec.bench.suites import SUITES, find_suite
-from fidec.cli import choose
-from fidec.cli.output import parse, print_json, print_table
+from fidec.cli.output import import_from_here, print_json, print_table, subcommands
 from fidec.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from fidec.bench.jobs import Job
-
-COMMANDS = {
-    "run": "train and evaluate every method of a suite, then print the table",
-    "table": "print the table of the finished runs",
-    "curves": "draw the learning curves of the finished runs",
-    "list": "list the suites",
-}
 
 
 @dataclass(frozen=True)
@@ -61,12 +53,8 @@ class RunArgs(SuiteArgs):
     """Rows of data to make; by default the suite's or the scale's."""
     data_dir: Path | None = None
     """Where the data is, or is made; by default the cache, and OUT/data for suites with a size and at a scale."""
-    sources: tuple[str, ...] = ()
-    """Other data for some tasks, as TASK=SOURCE: 'door-*=hdf5:door.hdf5'."""
     dry_run: bool = False
     """Print the commands and their expected time, and train nothing."""
-    measure: bool = False
-    """With --dry-run: time the updates of methods without a finished run."""
 
 
 @dataclass(frozen=True)
@@ -96,22 +84,17 @@ class ListArgs:
 
 
 def main(argv: list[str]) -> int:
-    lines = [f"  {name:<6} {text}" for name, text in COMMANDS.items()]
-    chosen = choose(COMMANDS, argv, "fidec suite", "\n".join(["usage: fidec suite COMMAND ...", "", *lines]))
-    if isinstance(chosen, int):
-        return chosen
-    command, rest = chosen
-    kind, run = {
-        "run": (RunArgs, _run),
-        "table": (TableArgs, _table),
-        "curves": (CurvesArgs, _curves),
-        "list": (ListArgs, _list),
-    }[command]
-    return run(parse(kind, rest, f"fidec suite {command}"))
+    commands = {
+        "run": (RunArgs, _run, "train and evaluate every method of a suite, then print the table"),
+        "table": (TableArgs, _table, "print the table of the finished runs"),
+        "curves": (CurvesArgs, _curves, "draw the learning curves of the finished runs"),
+        "list": (ListArgs, _list, "list the suites"),
+    }
+    return subcommands("fidec suite", commands, argv)
 
 
 def _list(args: ListArgs) -> int:
-    suites = [SUITES.get(name) for name in SUITES.names()]
+    suites = [suite for _, suite in SUITES.entries()]
     if args.json:
         labels = {suite.name: [variant.label for variant in suite.variants] for suite in suites}
         print_json(
@@ -133,17 +116,10 @@ def _size(args: SuiteArgs) -> tuple[Suite, Scale | None, Path]:
     return suite, scale, args.out or Path("runs") / (suite.name + (f"-{scale.name}" if scale else ""))
 
 
-def _jobs(args: SuiteArgs, data_dir: Path | None = None, sources: tuple[str, ...] = ()) -> list[Job]:
+def _jobs(args: SuiteArgs, data_dir: Path | None = None) -> list[Job]:
     from fidec.bench.jobs import jobs
 
     suite, scale, out = _size(args)
-    pairs = {}
-    for word in sources:
-        pattern, _, source = word.partition("=")
-        if not source:
-            raise ConfigError(f"--sources {word}: expected TASK=SOURCE, such as 'door-*=hdf5:door.hdf5'")
-        suite.choose_tasks((pattern,))
-        pairs[pattern] = source
     return jobs(
         suite,
         out=out,
@@ -154,7 +130,6 @@ def _jobs(args: SuiteArgs, data_dir: Path | None = None, sources: tuple[str, ...
         seeds=args.seeds,
         steps=args.steps,
         online_steps=args.online_steps,
-        sources=pairs,
     )
 
 
@@ -165,18 +140,25 @@ def _run(args: RunArgs) -> int:
         raise ConfigError(f"--workers must be at least 1, not {args.workers}")
     if args.rows < 0:
         raise ConfigError(f"--rows must be at least 1, or 0 for the suite's or the scale's, not {args.rows}")
+    import_from_here()
     _, scale, out = _size(args)
-    jobs = _jobs(args, args.data_dir, args.sources)
+    jobs = _jobs(args, args.data_dir)
     if args.dry_run:
-        return dry_run(jobs, args.measure)
+        return dry_run(jobs)
     return run_suite(jobs, scale, out, workers=args.workers, rows=args.rows)
 
 
 def _table(args: TableArgs) -> int:
     from fidec.bench import table
 
-    _, scale, out = _size(args)
-    print(table.render(_jobs(args), scale, out, args.format, args.baseline))
+    suite, scale, out = _size(args)
+    report = table.report(_jobs(args), scale, args.baseline)
+    if not report.runs and not any(line.paper for line in report.lines):
+        raise RunError(f"no run of {suite} in {out} is finished with a score: there is nothing to print")
+    if args.format == "json":
+        print_json(table.to_json(report))
+    else:
+        print(table.FORMATS[args.format](report))
     return 0
 
 
@@ -187,6 +169,6 @@ def _curves(args: CurvesArgs) -> int:
     suite, scale, out = _size(args)
     runs = table.finished(_jobs(args))
     if not runs:
-        raise RunError(f"no run of {suite} in {out} is finished yet: there is nothing to draw")
+        raise RunError(f"no run of {suite} in {out} is finished with a score: there is nothing to draw")
     print(draw_suite(runs, args.to or out / "curves.png", table.title(suite, scale)))
     return 0

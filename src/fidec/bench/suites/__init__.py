@@ -82,8 +82,7 @@ class _Reader:
                 raise self.error(key, twice[0], "each entry once; `suffix` tells two variants of a method apart")
         scale = self.build(Scale, table["scale"], "scale") if "scale" in table else None
         if scale is not None:
-            length = f"{scale.steps:,} steps, {scale.eval_episodes} episodes an evaluation"
-            scale = dataclasses.replace(scale, name=self.path.stem, summary=scale.summary or length)
+            scale = dataclasses.replace(scale, name=self.path.stem)
         elif own := [task.name for task in chosen if tasks.find(task.name, setting) is None]:
             raise self.error("scale", None, f"a table: there is no published protocol for {own[0]}")
         return Suite(
@@ -127,8 +126,11 @@ class _Reader:
             raise self.error(f"data of task {task.name!r}", None, "a data source: an environment has no data")
         if task.data is None:
             return task
-        with contextlib.chdir(self.path.parent):
-            return dataclasses.replace(task, data=absolute_source(task.data))
+        try:
+            with contextlib.chdir(self.path.parent):
+                return dataclasses.replace(task, data=absolute_source(task.data))
+        except ConfigError as error:
+            raise ConfigError(f"{self.path}: data of task {task.name!r}: {error}") from error
 
     def split_preset(self, variant: Variant) -> Variant:
         """NAME:PRESET as two fields."""
