@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 from fidec.data import OfflineDataset, load_dataset
 from fidec.envs.factory import MakeEnv
+from fidec.register import unknown
 from fidec.train.assess import Assessment
 from fidec.train.config import RunConfig, resolve_options
 from fidec.train.run import Result, train
@@ -39,6 +41,8 @@ def fit(
     `eval_interval`, `online_steps`, ...). With a `buffer`, a second data set, half of each batch comes from it.
     `fidec.load_policy(result.policy)` loads the policy.
     """
+    known = {field.name for field in dataclasses.fields(RunConfig)} - {"data"}
+    _check_names("fit", fields, known, {"dataset", "overwrite", "quiet"})  # the other parameters are fields too
     setting = "online" if fields.get("online_steps") else "offline"
     config = RunConfig(
         task=task,
@@ -79,8 +83,15 @@ def evaluate(
     the behaviour flow is evaluated on the same episodes. `video` is the path of an mp4 of the first three episodes.
     `choices` are `seed`, `envs` (processes) and `candidates`.
     """
+    _check_names("evaluate", choices, {"seed", "envs", "candidates"}, {"env", "task", "episodes", "base", "video"})
     assessment = Assessment.of(directory, task=task, env=env, **choices)
     result = assessment.evaluate(episodes, base=base)
     if video is not None:
         assessment.record(video, episodes=min(3, episodes))
     return result
+
+
+def _check_names(function: str, given: dict[str, Any], known: set[str], parameters: set[str]) -> None:
+    """Raise unless all names are known; `parameters` are those of the function, of which one may be meant."""
+    for name in sorted(given.keys() - known):
+        raise unknown(f"argument of {function}", name, known | parameters)

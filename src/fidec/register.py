@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import difflib
 import pkgutil
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 from importlib import import_module, metadata
 from typing import Generic, TypeVar
 
@@ -34,6 +35,7 @@ class Register(Generic[T]):
 
     def __init__(self, kind: str, package: str, attribute: str, entry: type[T], group: str):
         self.kind, self.package, self.attribute, self.entry, self.group = kind, package, attribute, entry, group
+        self._warned: set[str] = set()
 
     def builtin(self) -> list[str]:
         """The entries of this package: the modules that lie directly in `package`."""
@@ -47,6 +49,20 @@ class Register(Generic[T]):
 
     def names(self) -> list[str]:
         return sorted({*self.builtin(), *self.plugins()})
+
+    def entries(self) -> Iterator[tuple[str, T]]:
+        """All entries, the built-in ones first. A plug-in that cannot be loaded is left out, with a warning."""
+        for name in self.builtin():
+            yield name, self.get(name)
+        for name in sorted(self.plugins()):
+            try:
+                entry = self.get(name)
+            except ConfigError as error:
+                if name not in self._warned:
+                    self._warned.add(name)
+                    print(f"left out: {error}", file=sys.stderr)
+                continue
+            yield name, entry
 
     def get(self, name: str) -> T:
         if name in self.builtin():

@@ -12,7 +12,10 @@ from fidec import algos, cli
 from fidec.algos.common.base import METHODS
 from fidec.algos.constraints import CONSTRAINTS, Quadratic
 from fidec.algos.fidec import METHOD, FiDecConfig
+from fidec.bench.suites import SUITES
 from fidec.cli.algos import describe, meanings
+from fidec.envs.families import FAMILIES
+from fidec.envs.make import find_task
 from fidec.errors import ConfigError
 from fidec.types import Spec
 
@@ -90,6 +93,8 @@ def plugin(tmp_path, monkeypatch):
         f"gone = {package}:MISSING\n"
         "absent = no_such_package_at_all:METHOD\n"
         f"fidec = {package}:NOT_A_METHOD\n"
+        f"[fidec.environments]\nbroken = {package}:MISSING\n"
+        f"[fidec.suites]\nbroken = {package}:MISSING\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
@@ -121,6 +126,23 @@ def test_another_package_adds_a_method():
 def test_a_broken_plugin_is_named(name, message):
     with pytest.raises(ConfigError, match=message):
         algos.get(name)
+
+
+@pytest.mark.usefixtures("plugin")
+def test_a_broken_plugin_is_left_out_of_lists_and_suggestions(capsys, monkeypatch):
+    for register in (METHODS, SUITES, FAMILIES):
+        monkeypatch.setattr(register, "_warned", set())
+    assert cli.main(["algos"]) == 0
+    out, err = capsys.readouterr()
+    assert [line.split()[0] for line in out.splitlines()[1:]] == sorted([*METHODS.builtin(), "theirs"])
+    for name in ("wrong", "gone", "absent"):
+        assert err.count(f"left out: method '{name}' (") == 1
+    assert "of package someones_methods" in err
+    assert cli.main(["suite", "list"]) == 0
+    assert "left out: suite 'broken' (" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="did you mean antmaze-umaze-v2"):
+        find_task("antmaze-umaze-v3")
+    assert capsys.readouterr().err.count("left out: environment family 'broken' (") == 1
 
 
 @pytest.mark.parametrize("name", METHODS.builtin())

@@ -12,6 +12,7 @@ import pytest
 import fidec
 from fidec.errors import CheckpointError, ConfigError
 from fidec.store import files
+from fidec.store.rundir import RunDirectory
 from helpers.runs import random_columns
 
 
@@ -57,6 +58,16 @@ def test_saved_again_it_is_the_same(run, tmp_path):
     fidec.load_policy(run).save(tmp_path / "copy")
     for path in (run / "policy").iterdir():
         assert (tmp_path / "copy" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_save_that_ended_between_its_renames_loses_nothing(run):
+    (run / "policy").rename(run / ".old-policy")
+    RunDirectory.open(run).close()
+    policy = fidec.load_policy(run)
+    (run / "policy").rename(run / ".old-policy")
+    policy.save(run / "policy")
+    assert fidec.load_policy(run).info == policy.info
+    assert not list(run.glob(".*policy*"))
 
 
 def test_no_data_and_no_simulator_are_needed(tmp_path, run, plugin_site):

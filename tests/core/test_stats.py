@@ -99,8 +99,16 @@ def test_compare_matches_episodes_by_index_and_seed():
     after = [episode(k, float(k % 2)) for k in range(5)] + [episode(5, None, 0.0, "crashed")]
     gain = compare(before, after[::-1])
     assert (gain.mean, gain.n) == (pytest.approx(0.4), 5)
+    assert gain.of == "success"
     with pytest.raises(ValueError, match="different episodes"):
         compare(before, after[:3])
+
+
+def test_without_success_the_returns_are_compared():
+    before = [episode(k, None, 1.0 * k) for k in range(4)]
+    after = [episode(k, None, 2.0 + k) for k in range(3)] + [episode(3, None, 0.0, "hung")]
+    gain = compare(before, after)
+    assert (gain.of, gain.mean, gain.n) == ("return", 2.0, 3)
 
 
 def test_interquartile_mean_by_hand():

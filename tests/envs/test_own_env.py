@@ -9,10 +9,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
 import fidec
+from fidec.cli.evaluate import print_comparison
 from fidec.envs import pool as pool_module
 from fidec.envs.factory import factory_of
 from fidec.envs.pool import EnvPool
@@ -22,7 +24,7 @@ from fidec.train.evaluate import check_spaces
 from fidec.types import Spec
 from helpers import own_env
 from helpers.own_env import REACH, Reach
-from helpers.runs import random_columns, read_rows
+from helpers.runs import check_error, random_columns, read_rows
 
 SMALL = ("--algo", "tiny", "--steps", 6, "--batch-size", 8, "--eval-episodes", 2, "--eval-envs", 1)
 
@@ -43,6 +45,7 @@ def own(tmp_path, columns, monkeypatch):
     (tmp_path / "my_env.py").write_text(source)
     yield "my_env:ReachHere-v0"
     sys.modules.pop("my_env", None)
+    gymnasium.registry.pop("ReachHere-v0", None)
 
 
 def test_from_the_command_line(cli, tiny, own, compile_cache, tmp_path):
@@ -56,10 +59,14 @@ def test_from_the_command_line(cli, tiny, own, compile_cache, tmp_path):
     assert last["evaluation/score"] == 100 * last["evaluation/success"]
     code, _, err = cli("train", "--resume", "run", "--online-steps", 9)
     assert code == 0, err
-    code, out, err = cli("eval", "run", "--episodes", 2, "--video", "reach.mp4", "--json")
+    code, out, err = cli("eval", "run", "--episodes", 1, "--video", "reach.mp4")
     assert code == 0, err
+    assert out.splitlines()[-1] == "video: reach.mp4"
+    code, out, err = cli("eval", "run", "--episodes", 2, "--video", "own.npz/reach.mp4", "--json")
+    assert code == 0, err
+    assert err == "fidec eval: no video: cannot write own.npz/reach.mp4: File exists. Choose another file\n"
     result = json.loads(out)
-    assert (result["environment"], result["step"], result["video"]) == (own, 15, "reach.mp4")
+    assert (result["environment"], result["step"], result["video"]) == (own, 15, None)
     assert [row["length"] for row in result["episodes"]["refined"]] == [6, 6]
     assert {row["success"] for row in result["episodes"]["refined"]} <= {0.0, 1.0}
     assert (tmp_path / "reach.mp4").stat().st_size > 0
@@ -71,7 +78,8 @@ def test_from_the_command_line(cli, tiny, own, compile_cache, tmp_path):
         ("CartPole-v1", ("CartPole-v1 has the action space Discrete(2)", "expected a Box")),
         ("Pendulum-v1", ("Pendulum-v1 has actions of dimension 1, but the data has 2",)),
         ("Pendulm-v1", ("no environment 'Pendulm-v1'", "Did you mean: `Pendulum`")),
-        ("no_such_module:Reach-v0", ("needs the module no_such_module",)),
+        ("no_such_module:Reach-v0", ("needs the module no_such_module", "work in the directory")),
+        ("", ("--env is empty; expected a Gymnasium id",)),
     ],
 )
 def test_a_wrong_environment_is_refused_in_words(cli, tiny, own, env, words):
@@ -80,6 +88,57 @@ def test_a_wrong_environment_is_refused_in_words(cli, tiny, own, env, words):
     assert "Traceback" not in err
     for word in words:
         assert word in err
+
+
+def test_a_wrong_environment_does_not_spoil_a_run(cli, tiny, own, compile_cache, tmp_path):
+    wrong, refused = ("--env", "Pendulum-v1"), "actions of dimension 1, but the data has 2"
+    train = ("train", "--data", "npz:own.npz", *SMALL, "--out")
+    check_error(cli(*train, "run", *wrong), 1, refused)
+    assert cli(*train, "run")[0] == 0  # the directory is free
+    more = ("train", "--resume", "run", "--steps", 8)
+    check_error(cli(*more, *wrong), 1, refused)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["env"] is None
+    assert "env" not in fidec.load_policy("run").info
+    assert cli(*more, "--env", own)[0] == 0
+    check_error(cli(*more, *wrong), 1, "was trained in my_env:ReachHere-v0, not in Pendulum-v1: start a new run")
+    check_error(cli(*train, "other", *wrong), 1, refused)
+    assert cli("train", "--resume", "other", "--env", own)[0] == 0  # it was never used in the wrong one
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("x = 1\ny = (\n", r"SyntaxError: '\(' was never closed \(my_module\.py:2\)\. Correct the module"),
+        ("raise ValueError('no licence')", r"ValueError: no licence \(my_module\.py:1\)"),
+        ("import numpy\n\nnumpy.load('absent.npy')", r"FileNotFoundError: .*absent\.npy' \(my_module\.py:3\)"),
+        ("import my_other_module", r"No module named 'my_other_module' \(my_module\.py:1\)"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_located(tmp_path, monkeypatch, code, words):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "my_module.py").write_text(code)
+    with pytest.raises(ConfigError, match=rf"needs the module my_module, which cannot be imported: .*{words}"):
+        factory_of(env="my_module:MyEnv-v0")
+
+
+def test_an_evaluation_without_a_good_episode_is_reported(tiny, columns, compile_cache, tmp_path, capsys):
+    class Broken(Reach):
+        def step(self, action):
+            raise RuntimeError("no contact")
+
+    options = {"algo": "tiny", "batch_size": 8, "eval_episodes": 2, "eval_envs": 1, "quiet": True}
+    fidec.fit(fidec.dataset_from_arrays(**columns), tmp_path / "run", steps=4, env=lambda: Broken(), **options)
+    for text in (capsys.readouterr().err, (tmp_path / "run" / "run.log").read_text()):
+        assert "evaluation episode 1 crashed: RuntimeError: no contact (test_own_env.py:" in text
+        assert "the last evaluation has no result: all 2 episodes failed" in text
+
+
+def test_a_misspelt_argument_gets_a_suggestion(columns, tmp_path):
+    dataset = fidec.dataset_from_arrays(**columns)
+    with pytest.raises(ConfigError, match="no argument of fit 'eval_episode'; did you mean eval_episodes"):
+        fidec.fit(dataset, tmp_path / "run", eval_episode=3)
+    with pytest.raises(ConfigError, match="no argument of evaluate 'episode'; did you mean episodes"):
+        fidec.evaluate(tmp_path / "run", episode=3)
 
 
 def test_a_task_and_an_environment_exclude_each_other(cli, own):
@@ -91,7 +150,7 @@ def test_a_task_and_an_environment_exclude_each_other(cli, own):
     assert "--env Pendulum-v1" in err
 
 
-def test_a_function_from_python(tiny, columns, compile_cache, tmp_path):
+def test_a_function_from_python(tiny, columns, compile_cache, tmp_path, capsys):
     """A local function and a lambda. The run stores a description, and the function is given again."""
     dataset, run = fidec.dataset_from_arrays(**columns), tmp_path / "run"
     success = False
@@ -111,7 +170,10 @@ def test_a_function_from_python(tiny, columns, compile_cache, tmp_path):
     with pytest.raises(RunError, match="not in Pendulum-v1: start a new run"):
         fidec.resume(run, dataset, env="Pendulum-v1")
     assert fidec.resume(run, dataset, steps=6, env=lambda: Reach(), quiet=True).step == 6
-    summary = fidec.evaluate(run, env=make_env, episodes=2, video=tmp_path / "own.mp4")["refined"]
+    found = fidec.evaluate(run, env=make_env, episodes=2, base=True, video=tmp_path / "own.mp4")
+    print_comparison(found)
+    assert capsys.readouterr().out.splitlines()[-1].startswith("gain in return, paired: ")
+    summary = found["refined"]
     assert (summary["n"], summary["success"], summary["length"]) == (2, None, 6)
     assert (tmp_path / "own.mp4").exists()
     with pytest.raises(EnvError, match=r"no video: the environment cannot draw .*render_mode='rgb_array'"):

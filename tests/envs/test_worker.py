@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
-from fidec.envs.worker import Invalid, _commands, _describe_spaces
-from fidec.errors import ConfigError
+from fidec.envs.make import make
+from fidec.envs.worker import Invalid, _commands, _describe_spaces, describe
+from fidec.errors import ConfigError, EnvError
 from helpers.lane_envs import Counter
 
 
@@ -67,12 +70,28 @@ def test_actions_are_clipped_and_scaled_to_the_box():
         ({"success": True}, 1.0),
         ({"is_success": np.False_}, 0.0),
         ({"success": 0.5, "is_success": 1}, 0.5),
+        ({"success": np.array([True])}, 1.0),
     ],
 )
 def test_success_and_float32_observations(info, success):
     ask = commands(Recorder(info=info))
     assert ask["reset"](0).dtype == np.float32
     assert ask["step"](np.zeros(2))[1:] == (1.0, False, False, success)
+
+
+def test_a_success_that_is_no_number_is_named():
+    with pytest.raises(Invalid, match=r"^success is '\[1 0\]'; expected one number$"):
+        commands(Recorder(info={"success": np.array([1, 0])}))["step"](np.zeros(2))
+
+
+def test_an_error_is_located_in_the_code_of_the_user():
+    """Neither in fidec, which says what it was doing, nor in a library that the user called."""
+    gymnasium.register("Absent-v0", lambda **_: np.load("absent.npy"))
+    with pytest.raises(EnvError) as caught:
+        make("gymnasium:Absent-v0")
+    assert re.search(
+        r"^EnvError: cannot make .*FileNotFoundError: .* \(test_worker\.py:\d+\)$", describe(caught.value)
+    )
 
 
 def test_the_old_gym_interface_is_named():

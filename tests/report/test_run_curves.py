@@ -7,8 +7,11 @@ import json
 import pytest
 
 from fidec.errors import RunError
+from fidec.plots import save_figure
+from fidec.report import curves
 from fidec.report.curves import draw_curves
 from fidec.store.rundir import RunDirectory
+from helpers.runs import read_rows
 from helpers.suites import small_jobs, write_rows, write_run
 
 
@@ -35,9 +38,33 @@ def test_the_figure_of_an_online_run_and_of_an_older_offline_run(run, tmp_path):
     for name in ("online_steps", "online"):  # older runs do not have them
         del config[name]
     (run / "config.json").write_text(json.dumps(config))
-    rows = [json.loads(line) for line in (run / "train.jsonl").read_text().splitlines()]
-    write_rows(run, train=[{k: v for k, v in row.items() if k != "exploration/success"} for row in rows])
     assert draw_curves(run, tmp_path / "offline.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_success_the_figure_shows_the_return_and_names_the_environment(run, tmp_path, monkeypatch):
+    config = RunDirectory.open(run, read_only=True).read_config()
+    (run / "config.json").write_text(json.dumps(config | {"task": None, "env": "Own-v0"}))
+    rows = read_rows(run / "train.jsonl")
+    summary = {"success": None, "return": -80.0, "return_low": -90.0, "return_high": -60.0, "n": 12}
+    evaluations = [
+        {"step": step, **{f"evaluation/{name}": value for name, value in summary.items()}}
+        for step in (10_000, 20_000)
+    ]
+    write_rows(run, train=[{k: v for k, v in row.items() if k != "exploration/success"} for row in rows])
+    write_rows(run, eval=evaluations)
+    figures = []
+    monkeypatch.setattr(
+        curves, "save_figure", lambda figure, path: figures.append(figure) or save_figure(figure, path)
+    )
+    single = summary | {"return_low": None, "return_high": None, "n": 1}  # one episode has no interval
+    draw_curves(run, tmp_path / "return.png", {"step": 20_000, "base": single, "refined": summary})
+    panel = figures[0].axes[0]
+    assert (panel.get_title(), panel.get_ylabel()) == ("Return, with 95 % intervals", "return")
+    low, high = panel.get_ylim()
+    assert low < -100
+    assert high < 0
+    assert len(panel.get_legend_handles_labels()[1]) == 4
+    assert figures[0].get_suptitle().endswith("on Own-v0")
 
 
 def test_a_run_without_metrics_is_an_error(run, tmp_path):

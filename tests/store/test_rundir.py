@@ -15,7 +15,7 @@ import pytest
 
 from fidec.errors import BusyError, RunError
 from fidec.store.logs import REPLAYED
-from fidec.store.rundir import CONTENTS, RunDirectory
+from fidec.store.rundir import CONTENTS, RESULTS, RunDirectory
 from helpers import some
 
 HOLD = """
@@ -39,7 +39,7 @@ def start(how, path):
 
 
 def test_reading_a_run_does_not_import_jax():
-    code = "import sys; import fidec.store.rundir, fidec.console.progress; assert 'jax' not in sys.modules"
+    code = "import sys; import fidec.store.rundir, fidec.console; assert 'jax' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -93,6 +93,37 @@ def test_an_existing_run_needs_resume_or_overwrite(tmp_path):
         assert sorted(entry.name for entry in path.iterdir()) == ["lock", "notes.txt", "run.json"]
     with RunDirectory.create(tmp_path / "new", overwrite=True) as run:
         assert run.path.is_dir()
+
+
+def test_a_run_that_failed_before_its_first_step_does_not_block_a_new_one(tmp_path):
+    def fail(path, step=0):
+        with RunDirectory.create(path) as run:
+            run.write_config({"env": "wrong"})
+            for log in ("train", "eval"):
+                (path / f"{log}.jsonl").write_text("")
+            run.write_status("failed", step, "wrong environment")
+        return run
+
+    for _ in range(2):
+        fail(tmp_path / "run")
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    with RunDirectory.create(tmp_path / "run") as run:
+        assert not run.config.exists()
+        assert (run.path / "notes.txt").exists()
+    kept = [fail(tmp_path / "later", step=1)]
+    for name in (*RESULTS, ".old-policy"):
+        kept.append(fail(tmp_path / name))
+        if name.endswith(".jsonl"):
+            (tmp_path / name / name).write_text("{}\n")
+        else:
+            (tmp_path / name / name).mkdir()
+            (tmp_path / name / name / "file").write_text("x")
+    kept.append(fail(tmp_path / "linked"))
+    kept[-1].checkpoints.symlink_to(tmp_path / "a disk that is not mounted")
+    for run in kept:
+        with pytest.raises(RunError, match="holds a run already"):
+            RunDirectory.create(run.path)
+        assert run.config.exists()
 
 
 def test_overwrite_does_not_follow_links(tmp_path):

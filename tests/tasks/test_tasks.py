@@ -95,6 +95,8 @@ def test_what_is_given_wins_over_the_protocol():
         ("pen-human-v1", "d4rl:pen-human-v1"),
         ("d4rl:antmaze-umaze-v2", "d4rl:antmaze-umaze-v2"),
         ("minari:D4RL/door/human-v2", "minari:D4RL/door/human-v2"),
+        ("gymnasium:Pendulum-v1", None),
+        ("a-plug-ins-task-v0", None),
     ],
 )
 def test_a_tasks_own_data(task, source):
@@ -130,7 +132,7 @@ def test_help_shows_the_tasks_own_defaults(capsys):
         cli.main(["train", "--task", "antmaze-umaze-v2", "--algo", "srpo", "--help"])
     words = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "protocol, or 1,000,000. (default: 3000000)" in words
-    assert "Weight of the value" in words
+    assert "Weight of Q against" in words
     assert "(default: 0.02)" in words  # beta, from SRPO's own code
     assert "--success-timing {pre,post}" in words
     assert "--memory-limit" in words

@@ -18,7 +18,7 @@ import tyro
 
 from fidec import algos
 from fidec.algos.common import backbone
-from fidec.algos.common.base import COMMON_LOGS
+from fidec.algos.common.base import COMMON_LOGS, METHODS
 from fidec.cli.output import parse, print_json, print_table
 
 TASK = "cube-single-play-singletask-task2-v0"  # of the one command; its data can be made anywhere
@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
         else:
             _print(found, shutil.get_terminal_size().columns)
         return 0
-    methods = {name: algos.get(name) for name in algos.names()}
+    methods = dict(sorted(METHODS.entries()))
     if args.json:
         print_json([{"name": n, "summary": m.summary, "presets": _presets(m)} for n, m in methods.items()])
     else:

@@ -69,6 +69,8 @@ def main(argv: list[str]) -> int:
         print_json(result)
     else:
         print_comparison(result)
+        if result.get("video") is not None:
+            print(f"video: {result['video']}")
     return 0
 
 
@@ -93,7 +95,7 @@ def print_comparison(result: dict[str, Any]) -> None:
         gain = result["gain"]
         if gain["mean"] is not None:
             interval = "" if gain["low"] is None else f" [{gain['low']:+.2f}, {gain['high']:+.2f}]"
-            print(f"gain in success, paired: {gain['mean']:+.2f}{interval}")
+            print(f"gain in {gain['of']}, paired: {gain['mean']:+.2f}{interval}")
 
 
 def _interval(summary: dict[str, Any], name: str) -> str:

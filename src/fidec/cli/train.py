@@ -42,7 +42,7 @@ class ResumeArgs:
     steps: int | None = None
     """Train up to this many offline steps instead of the run's own number."""
     env: str | None = None
-    """Gymnasium id of an environment, for a run that has none yet."""
+    """Gymnasium id of an environment, for a run that has not used one yet."""
     online_steps: int | None = None
     """Train online, or online for longer: up to this many steps in the environment."""
     online: OnlineConfig = dataclasses.field(default_factory=OnlineConfig)

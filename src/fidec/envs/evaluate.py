@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from fidec.envs.pool import Episode
-from fidec.stats import Difference, bootstrap_mean, paired_difference, wilson
+from fidec.stats import bootstrap_mean, paired_difference, wilson
 
 
 def summarise(episodes: Sequence[Episode]) -> dict[str, Any]:
@@ -40,16 +40,29 @@ def summarise(episodes: Sequence[Episode]) -> dict[str, Any]:
     }
 
 
-def compare(before: Sequence[Episode], after: Sequence[Episode]) -> Difference:
-    """The gain in success rate from `before` to `after`, as a paired difference over the same episodes."""
-    first, second = ({(e.index, e.seed): _success(e) for e in episodes} for episodes in (before, after))
+class Gain(NamedTuple):
+    """A paired difference in success rate, or in return if the environment reports no success."""
+
+    of: Literal["success", "return"]
+    mean: float
+    low: float
+    high: float
+    n: int
+
+
+def compare(before: Sequence[Episode], after: Sequence[Episode]) -> Gain:
+    """The gain from `before` to `after`, as a paired difference over the same episodes."""
+    of = "success" if any(episode.success is not None for episode in (*before, *after)) else "return"
+    first, second = ({(e.index, e.seed): _value(e, of) for e in episodes} for episodes in (before, after))
     if first.keys() != second.keys():
         raise ValueError("the two evaluations ran different episodes; use the same seed and number of episodes")
-    return paired_difference(list(first.values()), [second[key] for key in first])
+    return Gain(of, *paired_difference(list(first.values()), [second[key] for key in first]))
 
 
-def _success(episode: Episode) -> float:
-    return episode.success if episode.status == "ok" and episode.success is not None else math.nan
+def _value(episode: Episode, of: str) -> float:
+    """NaN for an episode that failed."""
+    value = episode.success if of == "success" else episode.return_
+    return value if episode.status == "ok" and value is not None else math.nan
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -58,6 +58,8 @@ def factory_of(
         return None
     if env is not None and not isinstance(env, str):
         return _from_function(env)
+    if env is not None and not env.strip():
+        raise ConfigError("--env is empty; expected a Gymnasium id, such as Pendulum-v1 or my_package:MyEnv-v0")
     if env is not None and is_function(env):
         raise ConfigError(
             f"the environment was given in Python ({env}) and is not stored with the run. Give it again: "

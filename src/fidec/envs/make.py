@@ -19,13 +19,13 @@ def find_task(task: str) -> TaskInfo:
     """The task of an id, with or without its family in front (`ogbench:ID`). Some families need it (`minari:ID`)."""
     prefix, _, name = task.partition(":")
     if not name:
-        names, name = [n for n in _family_names() if FAMILIES.get(n).bare_ids], task
+        families, name = ((n, family) for n, family in FAMILIES.entries() if family.bare_ids), task
     else:
-        names = [prefix] if prefix in FAMILIES.names() else []
-    for family in names:
-        info = FAMILIES.get(family).find(name)
+        families = [(prefix, FAMILIES.get(prefix))] if prefix in FAMILIES.names() else []
+    for family_name, family in families:
+        info = family.find(name)
         if info is not None:
-            return replace(info, family=family)
+            return replace(info, family=family_name)
     known, missing = known_tasks()
     advice = [*missing, f"Expected an id such as {', '.join(_examples())}.", "`fidec tasks --all` lists the tasks."]
     if task in gymnasium.registry:
@@ -36,21 +36,16 @@ def find_task(task: str) -> TaskInfo:
 def known_tasks() -> tuple[list[TaskInfo], list[str]]:
     """The tasks of all families, and a sentence for each family whose package is missing."""
     known, missing = [], []
-    for name in _family_names():
+    for name, family in FAMILIES.entries():
         try:
-            known += [replace(info, family=name) for info in FAMILIES.get(name).tasks()]
+            known += [replace(info, family=name) for info in family.tasks()]
         except ConfigError as error:
             missing.append(f"{error}.")
     return known, missing
 
 
-def _family_names() -> list[str]:
-    """The built-in families first: a plug-in cannot take over their ids."""
-    return [*FAMILIES.builtin(), *sorted(FAMILIES.plugins())]
-
-
 def _examples() -> list[str]:
-    return [example for name in _family_names() if (example := FAMILIES.get(name).example)]
+    return [family.example for _, family in FAMILIES.entries() if family.example]
 
 
 def make(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ from fidec.errors import EnvError
 from fidec.extras import require
 
 _GREEN = np.array([40, 190, 90], np.uint8)
+_SPEED = 20.0  # steps a second of an environment that does not say, such as OGBench's manipulation
+_SMOOTH = 15  # frames a second are enough; drawing takes most of the time
 
 
 @contextmanager
@@ -47,17 +51,15 @@ def record(
     *,
     seed: int,
     episodes: Sequence[int] = (0,),
-    fps: int = 10,
-    every: int = 2,
     size: int = 320,
     timeout: float = 60.0,
 ) -> list[Episode]:
     """Write an mp4 of some episodes of `EnvPool.run(act, ..., seed)`, given by their indices.
 
-    Every second step is drawn, so that 10 frames a second show OGBench's manipulation (20 steps a second) at its
-    real speed. The last frame of an episode stays for a second, with a green border after a success. `size`
-    (pixels) is rounded to a multiple of 16, which video codecs need. The environment steps and draws in its own
-    process. If OpenGL aborts that process, an EnvError says why there is no video.
+    It has the speed of the environment's `metadata["render_fps"]`. Of a fast environment not every step is drawn.
+    The last frame of an episode stays for a second, with a green border after a success. `size` (pixels) is rounded
+    to a multiple of 16, which video codecs need. The environment steps and draws in its own process. If OpenGL aborts
+    that process, or the file cannot be written, an EnvError says why there is no video.
     """
     path = Path(path)
     check_video()
@@ -73,21 +75,34 @@ def record(
         stage.ask("reset", episode_seed(seed, 0))
         stage.picture()  # an environment that cannot draw fails here, before there is a file
         played = []
+        fps, every = _timing(process.facts["render_fps"])
         path.parent.mkdir(parents=True, exist_ok=True)
+        part.touch()  # what cannot be written fails here and not in ffmpeg
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         writer: Any = imageio.get_writer(part, fps=fps, codec="libx264", quality=7, macro_block_size=16)
         with writer:
             for index in episodes:
                 episode, pictures = _play(stage, act, seed, index, every)
                 played.append(episode)
-                for picture in pictures + [_last(pictures[-1], episode)] * fps:
+                for picture in pictures + [_last(pictures[-1], episode)] * round(fps):
                     writer.append_data(picture)
         os.replace(part, path)
         return played
-    except OSError as error:  # no space, no permission
-        raise EnvError(f"no video: cannot write {path}: {error}") from error
+    except OSError as error:  # no space, no permission; ffmpeg's own error has many lines
+        reason = error.strerror or str(error).partition("\n")[0]
+        raise EnvError(f"no video: cannot write {path}: {reason}. Choose another file") from error
     finally:
         process.end(grace=2.0)
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def _timing(render_fps: float | None) -> tuple[float, int]:
+    """Frames a second of the video, and of how many steps one is drawn."""
+    speed = render_fps if render_fps is not None and 1 <= render_fps <= 1000 else _SPEED
+    every = math.ceil(speed / _SMOOTH)
+    return speed / every, every
 
 
 def _play(stage: _Stage, act: Act, seed: int, index: int, every: int) -> tuple[Episode, list[np.ndarray]]:

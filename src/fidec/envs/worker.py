@@ -14,6 +14,7 @@ import pickle
 import random
 import signal
 import sys
+import sysconfig
 import threading
 import traceback
 from collections.abc import Callable
@@ -27,6 +28,8 @@ class Invalid(Exception):
     """An environment returned something that cannot be an observation or a reward."""
 
 
+_FIDEC = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
 STEP = ("observation", "reward", "terminated", "truncated", "info")
 
 
@@ -91,6 +94,13 @@ def _commands(env: Any, facts: dict[str, Any]) -> dict[str, Callable[[Any], Any]
             raise Invalid(f"observation is {array[where]} at index {where}")
         return array
 
+    def number(name: str, value: Any) -> float:
+        """One number, also as an array with one element."""
+        try:
+            return float(np.asarray(value).item())
+        except (TypeError, ValueError):
+            raise Invalid(f"{name} is {str(value)[:60]!r}; expected one number") from None
+
     def unpack(name: str, result: Any, parts: tuple[str, ...]) -> Any:
         if not isinstance(result, tuple) or len(result) != len(parts):
             what = f"{len(result)} values" if isinstance(result, tuple) else f"a {type(result).__name__}"
@@ -108,11 +118,11 @@ def _commands(env: Any, facts: dict[str, Any]) -> dict[str, Callable[[Any], Any]
             action = low + (action + 1) * 0.5 * (high - low)
         result = env.step(action.astype(env.action_space.dtype))
         value, reward, terminated, truncated, info = unpack("step", result, STEP)
-        reward = float(reward)
+        reward = number("reward", reward)
         if not np.isfinite(reward):
             raise Invalid(f"reward is {reward}")
         success = info.get("success", info.get("is_success"))
-        success = None if success is None else float(success)
+        success = None if success is None else number("success", success)
         return observation(value), reward, bool(terminated), bool(truncated), success
 
     def render(size: int) -> Any:
@@ -139,6 +149,7 @@ def _describe_spaces(env: Any) -> dict[str, Any]:
             f"the environment {name} has the action space {actions}; expected finite bounds "
             "(gymnasium.wrappers.RescaleAction or ClipAction set them)"
         )
+    fps = (getattr(env, "metadata", None) or {}).get("render_fps")
     return {
         "shape": tuple(observations.shape),
         "dtype": "uint8" if observations.dtype == np.uint8 else "float32",
@@ -146,6 +157,7 @@ def _describe_spaces(env: Any) -> dict[str, Any]:
         "action_low": actions.low.tolist(),
         "action_high": actions.high.tolist(),
         "mujoco": "mujoco" in sys.modules,
+        "render_fps": float(fps) if isinstance(fps, int | float | np.number) else None,
     }
 
 
@@ -158,11 +170,25 @@ def _return_memory() -> None:
 
 
 def describe(error: BaseException) -> str:
-    """An exception as one line: its type, its message, and the line of code that raised it."""
-    text = " ".join(str(error).split())[:300]
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
+    """An exception as one line: its type, its message, and the line of code that raised it or its cause."""
+    message = error.msg if isinstance(error, SyntaxError) else error  # its text would name the file twice
+    text = " ".join(str(message).split())[:300]
+    where = f" ({place})" if (place := _place(error)) else ""
     return f"{type(error).__name__}: {text}{where}" if text else f"{type(error).__name__}{where}"
+
+
+def _place(error: BaseException) -> str | None:
+    """FILE:LINE of an exception's cause: the last line of the user's code, else of a library, else of fidec."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError) and error.filename:
+        places.append((error.filename, error.lineno))
+    places = [place for place in places if not place[0].startswith("<frozen")]  # Python's import
+    others = [place for place in places if not place[0].startswith(_FIDEC)]
+    users = [place for place in others if not place[0].startswith(_LIBRARIES)]
+    last = (users or others or places or [None])[-1]
+    return f"{os.path.basename(last[0])}:{last[1]}" if last else None
 
 
 def _send(pipe: connection.Connection, message: Any) -> bool:

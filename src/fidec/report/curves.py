@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,11 +14,11 @@ from fidec.store.rundir import RunDirectory
 
 
 def draw_curves(run: str | Path, path: str | Path, comparison: dict[str, Any] | None = None) -> Path:
-    """Write a PNG with four panels: success, the trust region, values and losses.
+    """Write a PNG with four panels: success (or the return without it), the trust region, values and losses.
 
     In a run with an online phase each panel marks its beginning, and the first also shows the exploration episodes.
-    `comparison` is the output of `fidec eval --base --json`: it adds the success of the base and the refined policy,
-    with their intervals, at the last step.
+    `comparison` is the output of `fidec eval --base --json`: it adds the base and the refined policy, with their
+    intervals, at the last step.
     """
     directory = RunDirectory.open(run, read_only=True)
     train, evaluations = directory.read_jsonl("train"), directory.read_jsonl("eval")
@@ -33,9 +33,11 @@ def draw_curves(run: str | Path, path: str | Path, comparison: dict[str, Any] | 
     def series(name: str, group: str = "training") -> np.ndarray:
         return np.array([row.get(f"{group}/{name}", np.nan) for row in train], float)
 
-    _draw_success(panels[0, 0], evaluations, comparison)
-    _draw_exploration(panels[0, 0], steps, series("success", "exploration"), series("return", "exploration"))
-    _draw_legend(panels[0, 0])
+    explored = {name: series(name, "exploration") for name in ("success", "return")}
+    of = _measure(evaluations, comparison, explored)
+    _draw_evaluations(panels[0, 0], of, evaluations, comparison)
+    _draw_exploration(panels[0, 0], steps, explored[of])
+    _draw_legend(panels[0, 0], "upper left" if of == "success" else "best")
     _draw_trust_region(panels[0, 1], steps, series("penalty"), series("multiplier"), config["options"], marker)
     values = panels[1, 0]
     values.plot(steps, series("q_data"), color=GREY, marker=marker, label="data's actions")
@@ -54,17 +56,34 @@ def draw_curves(run: str | Path, path: str | Path, comparison: dict[str, Any] | 
             mark_hand_over(panel, config["steps"] / 1000)
             panel.set_title(panel.get_title(), pad=16)  # above the names of the phases
         style_axes(panel)
-    figure.suptitle(f"{config['algo']} ({config['preset']}) on {config['task'] or config['data']}", color=INK)
+    place = config["task"] or config.get("env") or config["data"] or "arrays"
+    figure.suptitle(f"{config['algo']} ({config['preset']}) on {place}", color=INK)
     return save_figure(figure, path)
 
 
-def _draw_success(panel: Axes, evaluations: list[dict], comparison: dict[str, Any] | None) -> None:
-    panel.set(title="Success, with 95 % intervals", ylim=(-0.03, 1.03), ylabel="success rate")
-    known = [row for row in evaluations if row.get("evaluation/success") is not None]
+def _measure(
+    evaluations: list[dict], comparison: dict[str, Any] | None, explored: dict[str, np.ndarray]
+) -> Literal["success", "return"]:
+    """What the first panel shows: the return if there are only returns."""
+
+    def known(name: str) -> bool:
+        rows = [row.get(f"evaluation/{name}") for row in evaluations]
+        rows += [(comparison or {}).get(kind, {}).get(name) for kind in ("base", "refined")]
+        return any(value is not None for value in rows) or bool(np.isfinite(explored[name]).any())
+
+    return "return" if known("return") and not known("success") else "success"
+
+
+def _draw_evaluations(panel: Axes, of: str, evaluations: list[dict], comparison: dict[str, Any] | None) -> None:
+    if of == "success":
+        panel.set(title="Success, with 95 % intervals", ylim=(-0.03, 1.03), ylabel="success rate")
+    else:
+        panel.set(title="Return, with 95 % intervals", ylabel="return")
+    known = [row for row in evaluations if row.get(f"evaluation/{of}") is not None]
     if known:
         steps = np.array([row["step"] for row in known]) / 1000
         mean, low, high = (
-            np.array([row[f"evaluation/success{end}"] for row in known], float) for end in ("", "_low", "_high")
+            np.array([row[f"evaluation/{of}{end}"] for row in known], float) for end in ("", "_low", "_high")
         )
         count = known[-1]["evaluation/n"]
         panel.errorbar(
@@ -79,13 +98,13 @@ def _draw_success(panel: Axes, evaluations: list[dict], comparison: dict[str, An
         )
     for kind, colour, marker in (("base", GREY, "s"), ("refined", ORANGE, "D")):
         summary = (comparison or {}).get(kind)
-        if not summary or summary["success"] is None:
+        if not summary or summary[of] is None:
             continue
-        rate = summary["success"]
+        mean, low, high = (np.array([summary[f"{of}{end}"]], float) for end in ("", "_low", "_high"))
         panel.errorbar(
             [comparison["step"] / 1000],  # type: ignore[index]
-            [rate],
-            yerr=[[rate - summary["success_low"]], [summary["success_high"] - rate]],
+            mean,
+            yerr=[mean - low, high - mean],
             color=colour,
             marker=marker,
             capsize=4,
@@ -94,27 +113,16 @@ def _draw_success(panel: Axes, evaluations: list[dict], comparison: dict[str, An
         )
 
 
-def _draw_exploration(panel: Axes, steps: np.ndarray, success: np.ndarray, returns: np.ndarray) -> None:
-    """Success of the exploration episodes, or their return on a second axis if there is no success."""
-    if np.isfinite(success).any():
-        panel.plot(*_known(steps, success), color=GREEN, linewidth=1, marker=".", label="exploring")
-    elif np.isfinite(returns).any():
-        right = panel.twinx()
-        right.plot(*_known(steps, returns), color=GREEN, linewidth=1, marker=".")
-        right.set_ylabel("return", color=GREEN)
-        right.spines[["top"]].set_visible(False)
-        panel.plot([], [], color=GREEN, linewidth=1, marker=".", label="exploring: return (right)")
-
-
-def _known(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Without the intervals in which no episode ended, so that the line is not interrupted."""
+def _draw_exploration(panel: Axes, steps: np.ndarray, values: np.ndarray) -> None:
+    """The exploration episodes, without intervals in which none ended, so that the line is not interrupted."""
     known = np.isfinite(values)
-    return steps[known], values[known]
+    if known.any():
+        panel.plot(steps[known], values[known], color=GREEN, linewidth=1, marker=".", label="exploring")
 
 
-def _draw_legend(panel: Axes) -> None:
+def _draw_legend(panel: Axes, place: Literal["upper left", "best"]) -> None:
     if panel.get_legend_handles_labels()[0]:
-        panel.legend(frameon=False, loc="upper left")
+        panel.legend(frameon=False, loc=place)
     else:
         panel.text(0.5, 0.5, "not evaluated", ha="center", color=GREY, transform=panel.transAxes)
 

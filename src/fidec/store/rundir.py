@@ -33,6 +33,8 @@ CONTENTS = (
     *("train.jsonl", "eval.jsonl", "episodes.jsonl", "exploration.jsonl", "time.jsonl"),
     *("tb", "checkpoints", "replay", "policy", "audit"),
 )
+# Of these, what a run without a step does not have, or has empty.
+RESULTS = (*(f"{name}.jsonl" for name in loggers.REPLAYED), "checkpoints", "replay", "policy", "audit")
 
 
 class RunDirectory:
@@ -49,6 +51,7 @@ class RunDirectory:
     def create(cls, path: str | Path, overwrite: bool = False) -> RunDirectory:
         """Start a run in a new or empty directory, or, with `overwrite`, in that of an earlier run.
 
+        A run that failed before its first step, for example because of a wrong environment, is replaced without it.
         The lock is taken before anything is deleted, and the lock file stays. So if several processes start at the
         same time, exactly one of them continues.
         """
@@ -62,7 +65,7 @@ class RunDirectory:
         try:
             _check_ours(path)
             if (path / MARKER).exists():
-                if not overwrite:
+                if not (overwrite or _failed_at_start(path)):
                     raise RunError(
                         f"{path} holds a run already. Continue it with --resume {path}, "
                         "replace it with --overwrite, or choose another --out."
@@ -86,8 +89,9 @@ class RunDirectory:
         if read_only:
             return cls(path, None)
         held = lock.acquire(path / LOCK)
-        for leftover in _leftovers(path):
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            files.restore_directory(path / "policy")
+            for leftover in _leftovers(path):
                 files.remove(leftover)
         return cls(path, held)
 
@@ -105,6 +109,11 @@ class RunDirectory:
     @property
     def read_only(self) -> bool:
         return self._held is None
+
+    @property
+    def used_environment(self) -> bool:
+        """Whether the run was evaluated, or has collected transitions."""
+        return any(_holds_something(self.path / name) for name in ("eval.jsonl", "replay"))
 
     def write_config(self, config: dict[str, Any]) -> None:
         files.write_json(self.config, config)
@@ -153,6 +162,21 @@ def _check_ours(path: Path) -> None:
         )
 
 
+def _failed_at_start(path: Path) -> bool:
+    """Whether the run failed before its first step and has left no result."""
+    status = files.find_json(path / "status.json") or {}
+    failed = status.get("state") == "failed" and status.get("step") == 0
+    results = [*(path / name for name in RESULTS), *path.glob(".old-*")]  # a policy may wait under another name
+    return failed and not any(map(_holds_something, results))
+
+
+def _holds_something(path: Path) -> bool:
+    """Whether there is a link, or a directory or file that is not empty."""
+    if path.is_symlink():  # its target may be absent only now
+        return True
+    return any(path.iterdir()) if path.is_dir() else path.exists() and path.stat().st_size > 0
+
+
 def _remove_contents(path: Path) -> None:
     """Remove the files of the earlier run. The marker and the lock stay, so that a crash does no harm."""
     for entry in [*(path / name for name in CONTENTS), *_leftovers(path)]:
@@ -161,4 +185,4 @@ def _remove_contents(path: Path) -> None:
 
 def _leftovers(path: Path) -> list[Path]:
     """Files that a killed atomic write, or a killed replacement of the policy, leaves behind."""
-    return [*path.glob(".*.tmp"), path / ".policy.old"]
+    return [*path.glob(".*.tmp"), *path.glob(".tmp-*"), *path.glob(".old-*")]

@@ -13,7 +13,7 @@ import tyro
 
 from fidec import algos, tasks
 from fidec.algos.common.base import check_choices
-from fidec.data.source import absolute_source
+from fidec.data.source import SOURCES, absolute_source
 from fidec.errors import ConfigError
 
 _BY_PROTOCOL = cast(int, None)  # None until `resolve` takes the value of the task's protocol
@@ -267,6 +267,8 @@ def resolve(config: RunConfig) -> RunConfig:
     out = config.out or Path("runs") / name / f"{config.algo}-{config.preset}" / f"seed{config.seed:03d}"
     envs = config.eval_envs or min(os.cpu_count() or 1, 8)
     data = config.data or (tasks.source_of(config.task) if config.task else None)
+    if config.data is None and data and data.partition(":")[0] not in SOURCES.names():
+        data = None  # a family of environments without data
     data_dir = config.data_dir.expanduser().absolute() if config.data_dir else None
     config = dataclasses.replace(
         config,

@@ -8,8 +8,6 @@ policy/  policy.json          method, options, specification, origin
 from __future__ import annotations
 
 import dataclasses
-import os
-import shutil
 from collections.abc import Callable
 from functools import cache, lru_cache, partial
 from pathlib import Path
@@ -67,12 +65,7 @@ class Policy:
     def save(self, directory: str | Path) -> None:
         """Write the policy to a directory. An earlier one is replaced as a whole."""
         directory = Path(directory)
-        temporary = directory.with_name(f".{directory.name}.tmp")
-        former = directory.with_name(f".{directory.name}.old")
-        with files.writing(directory, "the policy"):
-            for leftover in (temporary, former):
-                shutil.rmtree(leftover, ignore_errors=True)
-            temporary.mkdir(parents=True)
+        with files.writing(directory, "the policy"), files.replacing_directory(directory) as new:
             card = {
                 "format": FORMAT,
                 "algo": self.algo,
@@ -80,13 +73,9 @@ class Policy:
                 "spec": dataclasses.asdict(self.spec),
                 "info": self.info,
             }
-            files.write_json(temporary / CARD, card)
-            trees.save_tree(temporary / MODEL, self.state)
-            files.write_manifest(temporary)
-            if directory.exists():
-                os.rename(directory, former)
-            os.rename(temporary, directory)
-            shutil.rmtree(former, ignore_errors=True)
+            files.write_json(new / CARD, card)
+            trees.save_tree(new / MODEL, self.state)
+            files.write_manifest(new)
 
 
 def load_policy(directory: str | Path) -> Policy:
@@ -113,7 +102,7 @@ def _from_card(directory: Path, card: dict[str, Any]) -> Policy:
         raise CheckpointError(f"{directory / CARD} has format {card.get('format')!r}, this fidec reads {FORMAT}")
     spec = config_from_json(Spec, card["spec"])
     method = algos.get(card["algo"])
-    options = config_from_json(method.config, card["options"])
+    options = config_from_json(method.config_for(card["options"]), card["options"])
     algorithm = method.make(options, spec)
     template = jax.eval_shape(lambda key: algorithm.policy(algorithm.init(key)), rng.stream(0, "init"))
     state = jax.tree.map(jnp.asarray, trees.load_tree(directory / MODEL, template))

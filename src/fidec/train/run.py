@@ -97,15 +97,16 @@ def resume(
 ) -> Result:
     """Continue an interrupted run, bit for bit, or extend a finished one by more `steps` or by an online phase.
 
-    What the run was given in Python (`dataset`, `buffer`, `env`) has to be given again. A run without an environment
-    can be given one: a Gymnasium id, or a function that returns an environment. `online_steps` is the number of the
-    whole run. `online` has the options of its online phase. Once that has begun, only `max_failures` may change.
+    What the run was given in Python (`dataset`, `buffer`, `env`) has to be given again. A run that has not
+    used an environment yet can be given one: a Gymnasium id, or a function that returns an environment.
+    `online_steps` is the number of the whole run. `online` has the options of its online phase. Once that has begun,
+    only `max_failures` may change.
     """
     with RunDirectory.open(path) as directory:
         if not directory.config.exists():
             raise RunError(f"{path} was stopped before training began. Start it again with --overwrite.")
         config = RunConfig.from_json(directory.read_config())
-        config = _with_env(config, path, env)
+        config = _with_env(config, directory, env)
         offline = not config.online_steps
         config = _extended(config, path, steps, online_steps, online)
         if offline and config.online_steps and (other := _other_options(config)):
@@ -128,14 +129,15 @@ def resume(
         return _train(config, dataset, buffer, _factory(config, env), directory, quiet)
 
 
-def _with_env(config: RunConfig, path: str | Path, env: str | MakeEnv | None) -> RunConfig:
-    """The configuration with the environment that was given."""
+def _with_env(config: RunConfig, directory: RunDirectory, env: str | MakeEnv | None) -> RunConfig:
+    """The configuration with the environment that was given. It may replace one that was never used."""
     given, known = describe_env(env), config.env_name
     if given is None or given == known:
         return config
-    if known is None or (is_function(given) and is_function(known)):
+    unused = config.task is None and not directory.used_environment
+    if known is None or unused or (is_function(given) and is_function(known)):
         return dataclasses.replace(config, env=given)
-    raise RunError(f"{path} was trained in {known}, not in {given}: start a new run")
+    raise RunError(f"{directory.path} was trained in {known}, not in {given}: start a new run")
 
 
 def _factory(config: RunConfig, env: str | MakeEnv | None) -> EnvFactory | None:
@@ -266,13 +268,21 @@ def _train(
         with ExitStack() as stack:
             signals = stack.enter_context(loop.catch_signals())
             run = open_session(config, dataset, buffer, env, directory, stack, signals, quiet)
-            directory.write_config(config.to_json())  # only now, after all checks have passed
             if not run.done:
                 run.start_environments()
+            directory.write_config(config.to_json())  # only now, after all checks have passed
+            if run.step:
+                run.save_policy()  # the run may have been killed between the checkpoint and its policy
             while not run.done and signals.received is None:
                 run.advance()
             if not run.done:
                 run.save()
+            elif failed := _all_failed(run.evaluation):
+                run.journal.message(
+                    f"the last evaluation has no result: all {failed} episodes failed. The reasons are in "
+                    f"{directory.path / 'episodes.jsonl'}. The policy is saved: repair the environment and evaluate "
+                    f"it with `fidec eval {directory.path}`."
+                )
     except BaseException as error:
         reason = str(error) if isinstance(error, FidecError) else f"{type(error).__name__}: {error}"
         with suppress(FidecError):  # a full disk must not hide the first error
@@ -286,6 +296,12 @@ def _train(
         )
     directory.write_status("done", run.step)
     return Result(directory.path, run.step, run.evaluation)
+
+
+def _all_failed(evaluation: dict[str, Any] | None) -> int:
+    """The number of episodes of an evaluation if all of them failed, else 0."""
+    row = evaluation or {}
+    return 0 if row.get("evaluation/n") else row.get("evaluation/n_failed", 0)
 
 
 def _check_same_data(directory: RunDirectory, kind: str, dataset: OfflineDataset) -> None:

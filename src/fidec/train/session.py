@@ -13,7 +13,7 @@ import numpy as np
 
 from fidec import algos
 from fidec.algos import Algorithm
-from fidec.console.progress import Progress
+from fidec.console import Progress
 from fidec.data import OfflineDataset
 from fidec.data.feed import Feed, HostFeed, free_memory, make_feed
 from fidec.data.sampling import Sampling
@@ -94,7 +94,6 @@ def open_session(
         )
     if restored is not None:
         journal.message(f"resumed {directory.path} at step {session.step}")
-        session.save_policy()  # the run may have been killed between the checkpoint and its policy
     facts = {"buffer": _facts(buffer)} if buffer is not None else {}
     _record_versions(directory, {**versions.environment(_facts(dataset)), **facts}, journal.message)
     directory.write_status("running", session.step)

@@ -10,6 +10,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from fidec.envs.family import EnvFamily, EnvOptions, TaskInfo
+from fidec.envs.worker import describe
 from fidec.errors import ConfigError
 
 
@@ -29,10 +30,12 @@ def _spec(env_id: str) -> EnvSpec:
     try:
         if module:
             importlib.import_module(module)
-    except ImportError as error:
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
+        reason, advice = describe(error), "Correct the module"
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            reason, advice = str(error), f"Install its package, or work in the directory that contains {module}"
         raise ConfigError(
-            f"the environment {env_id} needs the module {module}, which cannot be imported: {error}. Install its "
-            f"package, or work in the directory that contains {module}"
+            f"the environment {env_id} needs the module {module}, which cannot be imported: {reason}. {advice}"
         ) from error
     try:
         return gymnasium.spec(name)
