@@ -11,10 +11,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, GREY = "#222222", "#8a8f98"  # text and rules
+INK, GREY, PALE = "#222222", "#8a8f98", "#c9ccd1"  # text and rules
 # Okabe and Ito's colours, which colour-blind readers can tell apart. Their yellow is left out: it is faint on white.
 BLUE, ORANGE, GREEN, PURPLE, SKY, RED = "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00"
-COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED, "#000000")
+BLACK = "#000000"
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED, BLACK)
+# For a figure with more lines, which then differ in their markers too.
+VIOLET, CRIMSON, OCHRE, OLIVE = "#7b3294", "#b2182b", "#8c6d31", "#4d7f17"
+SAND = ("#fbfaf7", "#e6e0d2", "#d0c4a2", "#b8a56f")  # shades behind the data, from low to high
 
 
 def new_figure(width: float, height: float, dpi: int = 130) -> Figure:

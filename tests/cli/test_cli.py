@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,6 @@ from fidec import algos
 from fidec.algos.common.base import COMMON_LOGS
 from fidec.cli import COMMANDS
 from fidec.cli.algos import meanings
-from fidec.cli.data import COMMANDS as DATA_COMMANDS
 from helpers.runs import TASK, check_error, fingerprint, random_columns, read_rows
 
 TINY = ("--algo", "tiny", "--batch-size", 8, "--log-interval", 20, "--checkpoint-interval", 20, "--eval-envs", 1)
@@ -38,14 +38,26 @@ def run(cli, tiny, npz, compile_cache, tmp_path, tmp_path_factory):
 # --- help and lists -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "command", ["", *COMMANDS, *(f"data {name}" for name in DATA_COMMANDS), "train --algo deflow"]
-)
+@pytest.mark.parametrize("command", ["", *COMMANDS, "train --algo deflow"])
 def test_help_everywhere(cli, command):
     code, out, err = cli(*command.split(), "--help")
     assert code == 0
     assert "usage: fidec" in out.lower()
     assert err == ""
+
+
+@pytest.mark.parametrize("command", ["data", "geometry", "suite"])
+def test_every_subcommand_is_listed_and_has_help(cli, command):
+    code, out, err = cli(command)
+    assert (code, err) == (2, "")
+    assert out.startswith(f"usage: fidec {command} [-h] COMMAND ...\n\ncommands:\n")
+    names = re.findall(r"^  (\w+) ", out, re.MULTILINE)
+    assert len(names) >= 4
+    for name in names:
+        code, out, err = cli(command, name, "--help")
+        assert (code, err) == (0, "")
+        assert f"usage: fidec {command} {name}" in out.lower()
+    assert "did you mean list?" in cli(command, "lst")[2]
 
 
 def test_help_names_options_with_their_meaning(cli):

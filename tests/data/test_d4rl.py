@@ -110,7 +110,7 @@ def test_broken_files(tmp_path, changes, message):
 
 
 def test_unknown_d4rl_ids_are_rejected():
-    with pytest.raises(ConfigError, match=r"Close ones: door-human-v1.*hdf5:PATH"):
+    with pytest.raises(ConfigError, match=r"did you mean door-human-v1\?.*hdf5:PATH"):
         load_dataset("d4rl:door-humans-v1")
     with pytest.raises(ConfigError, match="has its own action bounds"):
         load_dataset("d4rl:door-human-v1", action_low=-1, action_high=1)

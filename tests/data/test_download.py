@@ -528,7 +528,7 @@ def test_ids_and_addresses(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("cube-sextuple-play-v0", "no task"),
+        ("cube-sextuple-play-v0", "no OGBench task"),
         ("pen-human-v0", "Known: pen-human-v1"),
         ("d4rl:halfcheetah-medium-v2", "antmaze-umaze-v2"),
         ("cube-single-../../x-v0", "not the name"),

@@ -12,7 +12,7 @@ import pytest
 
 from fidec.data import load_dataset
 from fidec.data.columns import ACTION_LIMIT
-from fidec.data.source import absolute_source
+from fidec.data.source import SOURCES, absolute_source
 from fidec.envs.make import find_task, make
 from fidec.errors import ConfigError, DataError
 
@@ -114,12 +114,12 @@ def test_broken_ogbench_files(tmp_path, changes, message):
     ("source", "message"),
     [
         ("cube-single-play-v0", "Did you mean 'cube-single-play-singletask-v0'"),
-        ("cube-singel-play-singletask-v0", "Close ones: cube-single-play-singletask"),
-        ("cube-single-play-singletask-task9-v0", "no task"),
-        ("lerobot:user/repo", "no data source 'lerobot'.*d4rl, hdf5, minari, npz, ogbench"),
+        ("cube-singel-play-singletask-v0", "no OGBench task .*did you mean cube-single-play-singletask-v0"),
+        ("cube-single-play-singletask-task9-v0", "no OGBench task"),
+        ("lerobot:user/repo", f"no data source 'lerobot'.*{', '.join(SOURCES.names())}"),
         ("npz:", "names no data set; expected a NumPy archive, such as npz:"),
-        ("something", "not a data source. Expected SCHEME:WHAT, such as d4rl:door-human-v1"),
-        ("door-humans-v1", "Close ones: door-human-v1"),
+        ("something", "not a data source. Expected SCHEME:WHAT, such as .*d4rl:door-human-v1"),
+        ("door-humans-v1", "did you mean door-human-v1"),
         ("minari:../../etc", "not a Minari id"),
     ],
 )

@@ -46,10 +46,10 @@ def test_density_and_score_are_those_of_the_noised_mixture():
         np.testing.assert_allclose(TILTED.score(x, t), gradient(x, t), rtol=1e-10)
 
 
-def test_velocity_is_the_conversion_of_the_score_and_its_limits_are_right():
+def test_score_is_the_conversion_of_the_velocity_and_its_limits_are_right():
     x = jnp.asarray(np.random.default_rng(1).normal(size=(7, 2)))
     t = jnp.linspace(0.05, 0.95, 7)[:, None]
-    np.testing.assert_allclose(TILTED.velocity(x, t), flow.score_to_velocity(TILTED.score(x, t), x, t), rtol=1e-10)
+    np.testing.assert_allclose(TILTED.score(x, t), flow.velocity_to_score(TILTED.velocity(x, t), x, t), rtol=1e-10)
     np.testing.assert_allclose(TILTED.velocity(x, 1.0), x, rtol=1e-12)
     np.testing.assert_allclose(TILTED.velocity(x, 0.0), TILTED.weights @ TILTED.means - x, rtol=1e-12)
 

@@ -217,8 +217,8 @@ def test_a_save_that_fails_at_any_call_loses_nothing(tmp_path, monkeypatch, numb
             assert error is None
             assert failures >= 7
             return
-        if error is None:  # only removing old files failed: this is reported, and the save stands
-            assert warnings
+        if error is None:  # only removing old files failed: what is left is reported, and the save stands
+            assert warnings or not list(directory.glob(".*"))
         else:
             failures += 1
             assert f"the checkpoint of step {step}" in str(error)

@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
     from fidec.audit.figures import draw
     from fidec.audit.run import audit, check, data_of
     from fidec.audit.sentences import sentences
-    from fidec.console.progress import Progress
+    from fidec.console import Progress
     from fidec.store import files
     from fidec.train.policy import load_policy
 

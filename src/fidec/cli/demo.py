@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from fidec.bench.suite import Scale
 from fidec.bench.suites import SUITES
 from fidec.cli.evaluate import print_comparison
 from fidec.cli.output import parse
+from fidec.console import Output
 from fidec.errors import ConfigError, EnvError
 
 SUITE = SUITES.get("demo")
@@ -46,11 +46,7 @@ def main(argv: list[str]) -> int:
     from fidec.store.files import write_json
     from fidec.train.assess import Assessment
 
-    begin = time.perf_counter()
-
-    def say(text: str) -> None:
-        print(f"[{time.perf_counter() - begin:4.0f} s] {text}", file=sys.stderr, flush=True)
-
+    say = Output(clock=time.monotonic).print
     say(f"1/4  data for {TASK}: {args.rows} rows by OGBench's scripted oracle")
     workers = os.cpu_count() or 1
     make_dataset(TASK, args.rows, directory=args.out / "data", seed=args.seed, workers=workers)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
 from fidec.cli.output import parse, print_json
+from fidec.launch import run
 
 # Rendering is tried in a process of its own: a missing driver may abort it.
 _RENDER = """
@@ -21,7 +20,7 @@ data = mujoco.MjData(model)
 mujoco.mj_forward(model, data)
 renderer = mujoco.Renderer(model, 16, 16)
 renderer.update_scene(data)
-print(renderer.render().shape)
+renderer.render()
 renderer.close()
 """
 
@@ -114,19 +113,13 @@ def _simulator() -> str:
 def _rendering() -> str:
     from fidec.envs.make import gl_environ
 
-    environ = {**os.environ, **gl_environ()}
-    backend = environ.get("MUJOCO_GL")
-    try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", _RENDER],
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-    except subprocess.TimeoutExpired:
-        return f"hangs ({backend or 'default'})"
-    if done.returncode == 0:
-        return f"works ({backend or 'default'})"
-    reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
-    return f"no headless OpenGL ({backend or 'default'}): {reason}. Debian's libegl1 and libgl1-mesa-dri provide it."
+    environ = gl_environ()
+    backend = environ.get("MUJOCO_GL") or os.environ.get("MUJOCO_GL") or "default"
+    ended = run("-c", _RENDER, environ=environ, timeout=60)
+    if ended is None:
+        return f"hangs ({backend})"
+    code, said = ended
+    if code == 0:
+        return f"works ({backend})"
+    reason = (said.strip().splitlines() or ["no message"])[-1]
+    return f"no headless OpenGL ({backend}): {reason}. Debian's libegl1 and libgl1-mesa-dri provide it."

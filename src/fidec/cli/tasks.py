@@ -10,8 +10,9 @@ import tyro
 
 from fidec import tasks
 from fidec.cli.output import parse, print_json, print_table
+from fidec.data.cache import dataset_name
 from fidec.errors import ConfigError, EnvError
-from fidec.make.recipes import RECIPES, dataset_name
+from fidec.make.recipes import RECIPES
 from fidec.tasks import Task, describe
 
 

@@ -22,6 +22,11 @@ _CAN_BE_MADE = re.compile(
 )
 
 
+def dataset_name(task: str) -> str:
+    """OGBench's data set behind a task id: `cube-single-play-singletask-task2-v0` uses `cube-single-play-v0`."""
+    return re.sub(r"-singletask(-task\d+)?(?=-v\d+$)", "", task)
+
+
 def make_command(dataset: str) -> str | None:
     """The command that makes an OGBench data set on this machine; None if fidec cannot make it."""
     return f"fidec data make {dataset} --rows 100000" if _CAN_BE_MADE.fullmatch(dataset) else None

@@ -17,7 +17,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from fidec.console.progress import Progress
+from fidec.console import Progress
 from fidec.data.cache import (
     data_dir,
     make_command,
@@ -31,10 +31,11 @@ from fidec.data.columns import require_keys
 from fidec.data.hdf5 import check_links, open_hdf5
 from fidec.data.npz import npz_headers
 from fidec.data.sources.d4rl import D4RL_FILES
-from fidec.data.sources.ogbench import dataset_name
+from fidec.data.sources.ogbench import checked_name
 from fidec.data.transfer import AddressError, Limits, Part, fetch
 from fidec.errors import ConfigError, DataError
 from fidec.extras import require
+from fidec.register import unknown
 from fidec.store import lock
 from fidec.store.files import fsync_directory, sha256_file
 
@@ -74,8 +75,8 @@ def official_files(some_id: str, *, url: str | None = None) -> tuple[OfficialFil
         return (_d4rl(bare, url),)
     near = [known for known in D4RL_FILES if known.rpartition("-")[0] == bare.rpartition("-")[0]]
     if near or bare != some_id:
-        raise ConfigError(f"no D4RL data set {bare!r}. Known: {', '.join(near or D4RL_FILES)}.")
-    name = dataset_name(some_id.removeprefix("ogbench:"))
+        raise unknown("D4RL data set", bare, near or D4RL_FILES)
+    name = checked_name(some_id.removeprefix("ogbench:"))
     if not re.fullmatch(r"[a-z0-9-]+", name):  # it becomes a file's name
         raise ConfigError(f"{some_id!r} is not the name of a data set.")
     return tuple(_ogbench(name, split, url) for split in ("", "-val"))

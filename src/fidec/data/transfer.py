@@ -19,7 +19,7 @@ from pathlib import Path
 
 import requests
 
-from fidec.console.progress import Progress
+from fidec.console import Progress
 from fidec.data.cache import sidecar_path
 from fidec.errors import DataError
 from fidec.store.files import find_json, write_json

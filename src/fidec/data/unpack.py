@@ -20,7 +20,7 @@ import numpy as np
 import platformdirs
 from numpy.lib import format as npy
 
-from fidec.console.progress import Progress
+from fidec.console import Progress
 from fidec.data.cache import read_sidecar, write_sidecar
 from fidec.errors import DataError, RunError
 from fidec.store.files import sha256_file, write_whole

@@ -1,18 +1,14 @@
 """The comparison on the landscapes, with every method, budget and seed: results, figures and a table.
 
-The flows of a landscape are fitted once and stored. Each method is then one job in a process with one thread: the
-networks are small, and on few cores this is twice as fast as one process with many threads.
+The flows of a landscape are fitted once and stored. Each method is then one job (`fidec.geometry.job`) in a process
+with one thread: the networks are small, and on few cores this is twice as fast as one process with many threads.
 """
 
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
-import threading
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,11 +16,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from fidec.errors import ConfigError
+from fidec import launch
+from fidec.errors import ConfigError, RunError
 from fidec.geometry import figures, frontier, lab, landscapes
+from fidec.geometry.job import FLOWS, SETTINGS
 from fidec.geometry.methods import METHODS
 from fidec.register import unknown
-from fidec.store import files, trees
+from fidec.store import files
 
 KL = (0.5, 1.0, 2.0)  # nats at which the frontiers are compared
 SLOW = ("denoising", "path", "path_centred", "stein")
@@ -50,17 +48,21 @@ def run(
         _check_settings(out / name, settings)
     for name in names:
         (out / name).mkdir(parents=True, exist_ok=True)
-        files.write_json(out / name / "settings.json", settings)
+        files.write_json(out / name / SETTINGS, settings)
     fits, trainings = _missing(names, methods, out)
     trainings.sort(key=lambda job: job[1] not in SLOW)  # the slow ones first, so that no process ends late
-    workers = workers or len(os.sched_getaffinity(0))
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start_worker, (os.getpid(),)) as pool:
-        stages: list[tuple[Callable[..., None], list[tuple]]] = [(_fit, fits), (_train, trainings)]
-        for function, jobs in stages:
-            waiting = {pool.submit(function, *job, seeds, sizes, out): ": ".join(job) for job in jobs}
-            for done in as_completed(waiting):
-                done.result()
-                report(waiting[done])
+    one_thread = {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false"}
+    for jobs in (fits, trainings):
+        processes = launch.run_jobs(
+            "fidec.geometry.job", str(out), jobs, workers or len(launch.usable_cores()), environ=one_thread
+        )
+        try:
+            for job in processes:
+                report(": ".join(job))
+        except launch.JobError as error:
+            raise RunError(f"{': '.join(error.job)}: {error}") from error
+        finally:
+            processes.close()
     return summarise(out)
 
 
@@ -70,55 +72,17 @@ def pending(names: Sequence[str], methods: Sequence[str], out: Path) -> int:
 
 
 def _missing(names: Sequence[str], methods: Sequence[str], out: Path) -> tuple[list[tuple], list[tuple]]:
-    fits = [(name,) for name in dict.fromkeys(names) if not _flows_file(out, name).exists()]
+    fits = [(name,) for name in dict.fromkeys(names) if not (out / name / FLOWS).exists()]
     pairs = [(name, method) for name in dict.fromkeys(names) for method in dict.fromkeys(methods)]
     return fits, [(name, method) for name, method in pairs if not (out / name / f"{method}.json").exists()]
 
 
 def _check_settings(directory: Path, settings: dict[str, Any]) -> None:
     """Results of different sizes or seeds must not be mixed."""
-    stored = files.find_json(directory / "settings.json") or settings
+    stored = files.find_json(directory / SETTINGS) or settings
     other = [f"{key} {stored.get(key)}, not {value}" for key, value in settings.items() if stored.get(key) != value]
     if other:
         raise ConfigError(f"{directory} holds results of other settings ({'; '.join(other)}); choose another --out")
-
-
-def _flows_file(out: Path, name: str) -> Path:
-    return out / name / "flows.safetensors"
-
-
-# --- jobs, each in a worker process --------------------------------------------------------------------------
-
-
-def _start_worker(parent: int) -> None:
-    """Use one thread for XLA, and exit when the parent process has ended."""
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false"
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1.0)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _fit(name: str, seeds: int, sizes: lab.Sizes, out: Path) -> None:
-    trees.save_tree(_flows_file(out, name), lab.fit(landscapes.get(name), seeds, sizes))
-
-
-def _train(name: str, method: str, seeds: int, sizes: lab.Sizes, out: Path) -> None:
-    landscape = landscapes.get(name)
-    template = jax.eval_shape(lambda: lab.fit_template(landscape, seeds, sizes))
-    flows = jax.tree.map(jax.numpy.asarray, trees.load_tree(_flows_file(out, name), template))
-    budgets, unit, train = METHODS[method]
-    truth, more = train(landscape, flows, budgets, sizes)
-    rows = lab.rows(landscape, method, unit, budgets, truth, **more)
-    # The samples of the first seed at the budget whose true KL is nearest to one nat are drawn.
-    distance = np.abs(np.log(np.maximum(np.asarray(truth.kl)[0], frontier.FLOOR)))
-    index = int(np.argmin(np.where(np.isfinite(distance), distance, np.inf)))
-    drawn = next(row for row in rows if row["seed"] == 0 and row["budget"] == budgets[index])
-    samples = np.asarray(truth.actions)[0, index, :1500].round(4)
-    files.write_json(out / name / f"{method}.json", {"rows": rows, "drawn": drawn, "samples": samples})
 
 
 # --- the outputs -----------------------------------------------------------------------------------------------

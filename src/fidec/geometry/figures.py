@@ -14,26 +14,26 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, PercentFormatter
 
+from fidec import plots
 from fidec.geometry.frontier import FLOOR, Row
 from fidec.geometry.landscapes import OFF_SUPPORT, Landscape
-from fidec.plots import BLUE, GREY, INK, RED, new_figure, save_figure, style_axes
 
-SHADES = LinearSegmentedColormap.from_list("muted", ["#fbfaf7", "#e6e0d2", "#d0c4a2", "#b8a56f"])
+SHADES = LinearSegmentedColormap.from_list("muted", plots.SAND)
 NATS = (0.5, 1.0, 2.0)
-# Label, colour and marker of each method. Twelve lines need more colours than `fidec.plots` has.
+# Label, colour and marker of each method.
 STYLES = {
-    "fql": ("FQL, one step", "#7a7a7a", "X"),
-    "isotropic": ("isotropic (DeFlow)", "#e69f00", "s"),
-    "local": ("local (the paper)", "#c4609a", "v"),
-    "velocity": ("velocity (released code)", "#d55e00", "^"),
-    "averaged": ("averaged", "#56b4e9", "D"),
-    "renoised": ("renoised", "#0072b2", "P"),
-    "stein": ("stein", "#009e73", "h"),
-    "path": ("path, uncentred", "#111111", "o"),
-    "path_centred": ("path, centred", "#7b3294", "<"),
-    "denoising": ("denoising", "#b2182b", "*"),
-    "closed_form": ("closed form, one step", "#8c6d31", "p"),
-    "closed_form_10": ("closed form, ten steps", "#4d7f17", "d"),
+    "fql": ("FQL, one step", plots.GREY, "X"),
+    "isotropic": ("isotropic (DeFlow)", plots.ORANGE, "s"),
+    "local": ("local (the paper)", plots.PURPLE, "v"),
+    "velocity": ("velocity (released code)", plots.RED, "^"),
+    "averaged": ("averaged", plots.SKY, "D"),
+    "renoised": ("renoised", plots.BLUE, "P"),
+    "stein": ("stein", plots.GREEN, "h"),
+    "path": ("path, uncentred", plots.BLACK, "o"),
+    "path_centred": ("path, centred", plots.VIOLET, "<"),
+    "denoising": ("denoising", plots.CRIMSON, "*"),
+    "closed_form": ("closed form, one step", plots.OCHRE, "p"),
+    "closed_form_10": ("closed form, ten steps", plots.OLIVE, "d"),
 }
 
 
@@ -47,7 +47,7 @@ def draw_samples(
     names = sorted(samples, key=lambda name: name != "data")
     columns = math.ceil(math.sqrt(len(names)))
     rows = math.ceil(len(names) / columns)
-    figure = new_figure(3.3 * columns + 0.9, 3.62 * rows + 1.1)
+    figure = plots.new_figure(3.3 * columns + 0.9, 3.62 * rows + 1.1)
     panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     reach = max(np.percentile(np.abs(points[np.isfinite(points)]), 99.5) for points in samples.values())
     limit = float(np.clip(1.05 * reach, 1.1, 1.6))
@@ -56,22 +56,22 @@ def draw_samples(
         shading = _draw_background(panel, limit, *background)
         _draw_dots(panel, landscape, np.asarray(samples[name], np.float32), limit)
         title = "data" if name == "data" else STYLES[name][0]
-        panel.set_title(title, loc="left", fontsize=13, fontweight="bold", color=INK, pad=19)
-        panel.text(0, 1.022, captions.get(name, ""), transform=panel.transAxes, fontsize=10.5, color=INK)
+        panel.set_title(title, loc="left", fontsize=13, fontweight="bold", color=plots.INK, pad=19)
+        panel.text(0, 1.022, captions.get(name, ""), transform=panel.transAxes, fontsize=10.5, color=plots.INK)
     for panel in panels.flat[len(names) :]:
         panel.set_visible(False)
     bar = figure.colorbar(shading, ax=panels, shrink=0.5 if rows > 1 else 0.8, aspect=28, pad=0.015)
-    bar.set_label("value of the action", color=INK, fontsize=11)
+    bar.set_label("value of the action", color=plots.INK, fontsize=11)
     handles = [
-        Line2D([], [], color=BLUE, marker="o", markersize=6, linestyle="none", label="sample on the support"),
-        Line2D([], [], color=RED, marker="o", markersize=6, linestyle="none", label="sample off the support"),
-        Line2D([], [], color=INK, linewidth=1.2, label=f"edge of the support ({OFF_SUPPORT:g} sd)"),
-        Line2D([], [], color=INK, linewidth=1.0, linestyle=":", label="densest half of the data"),
+        Line2D([], [], color=plots.BLUE, marker="o", markersize=6, linestyle="none", label="sample on the support"),
+        Line2D([], [], color=plots.RED, marker="o", markersize=6, linestyle="none", label="sample off the support"),
+        Line2D([], [], color=plots.INK, linewidth=1.2, label=f"edge of the support ({OFF_SUPPORT:g} sd)"),
+        Line2D([], [], color=plots.INK, linewidth=1.0, linestyle=":", label="densest half of the data"),
     ]
     ncols = 4 if columns > 2 else 2
     figure.legend(handles=handles, loc="outside lower center", ncols=ncols, frameon=False, fontsize=11)
-    figure.suptitle(landscape.title, color=INK, fontsize=15)
-    return save_figure(figure, path)
+    figure.suptitle(landscape.title, color=plots.INK, fontsize=15)
+    return plots.save_figure(figure, path)
 
 
 def _background(landscape: Landscape, limit: float) -> tuple[np.ndarray, ...]:
@@ -92,22 +92,22 @@ def _draw_background(panel: Axes, limit: float, line, value, distance, density, 
     shading = panel.contourf(line, line, value, levels=levels, cmap=SHADES)
     panel.contour(line, line, value, levels=levels, colors="white", linewidths=0.5)
     for field, level, width, dashes in ((distance, OFF_SUPPORT, 1.2, "-"), (density, float(half), 1.0, ":")):
-        lines = panel.contour(line, line, field, levels=[level], colors=INK, linewidths=width, zorder=4)
+        lines = panel.contour(line, line, field, levels=[level], colors=plots.INK, linewidths=width, zorder=4)
         lines.set(linestyle=dashes)
     panel.set(xlim=(-limit, limit), ylim=(-limit, limit), xticks=(-1, 0, 1), yticks=(-1, 0, 1), aspect="equal")
-    panel.tick_params(labelsize=9, colors=GREY, length=2)
+    panel.tick_params(labelsize=9, colors=plots.GREY, length=2)
     return shading
 
 
 def _draw_dots(panel: Axes, landscape: Landscape, points: np.ndarray, limit: float, most: int = 1200) -> None:
     points = points[:most]
     off = np.asarray(landscape.off_support(jnp.asarray(points)))
-    for part, colour, size in ((points[~off], BLUE, 5), (points[off], RED, 9)):
+    for part, colour, size in ((points[~off], plots.BLUE, 5), (points[off], plots.RED, 9)):
         panel.scatter(*part.T, s=size, color=colour, alpha=0.55, linewidths=0, zorder=3)
     outside = np.mean(~(np.abs(points) <= limit).all(-1))  # NaN counts as outside
     if outside > 0:
         text = f"{100 * outside:.1f} % outside the frame"
-        panel.text(0.98, 0.02, text, transform=panel.transAxes, ha="right", fontsize=9, color=RED)
+        panel.text(0.98, 0.02, text, transform=panel.transAxes, ha="right", fontsize=9, color=plots.RED)
 
 
 def draw_frontier(landscape: Landscape, rows: Iterable[Row], data: Mapping[str, float], path: str | Path) -> Path:
@@ -118,7 +118,7 @@ def draw_frontier(landscape: Landscape, rows: Iterable[Row], data: Mapping[str, 
     """
     rows = list(rows)
     methods = [method for method in STYLES if any(row["method"] == method for row in rows)]
-    figure = new_figure(12.5, 5.2)
+    figure = plots.new_figure(12.5, 5.2)
     panels = figure.subplots(1, 2)
     handles = [_draw_method(panels, rows, method) for method in methods]
     finite = [row["kl"] for row in rows if np.isfinite(row["kl"])] or [1.0]
@@ -126,23 +126,23 @@ def draw_frontier(landscape: Landscape, rows: Iterable[Row], data: Mapping[str, 
     left = min(max(min(finite) / 1.4, 0.01), NATS[0] / 1.4)
     right = max(min(1.4 * max(finite), 300.0), 1.4 * NATS[-1])
     for panel, quantity in zip(panels, ("value", "off"), strict=True):
-        rule = panel.axhline(data[quantity], color=INK, linestyle="--", linewidth=1.1, label="data")
+        rule = panel.axhline(data[quantity], color=plots.INK, linestyle="--", linewidth=1.1, label="data")
         for kl in NATS:
-            panel.axvline(kl, color="#c9ccd1", linewidth=0.9, zorder=0)
+            panel.axvline(kl, color=plots.PALE, linewidth=0.9, zorder=0)
         panel.set(xscale="log", xlim=(left, right))
-        panel.set_xlabel("true KL from the data (nats)", color=INK, fontsize=12)
+        panel.set_xlabel("true KL from the data (nats)", color=plots.INK, fontsize=12)
         panel.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-        style_axes(panel)
-    panels[0].set_title("Value", loc="left", fontsize=13, color=INK)
-    panels[1].set_title("Mass off the support", loc="left", fontsize=13, color=INK)
+        plots.style_axes(panel)
+    panels[0].set_title("Value", loc="left", fontsize=13, color=plots.INK)
+    panels[1].set_title("Mass off the support", loc="left", fontsize=13, color=plots.INK)
     # A square-root axis: the difference between 0 and 5 % matters more than that between 80 and 90 %.
     panels[1].set_yscale("function", functions=(lambda y: np.sqrt(np.maximum(y, 0)), np.square))
     panels[1].set_ylim(0, None)
     panels[1].yaxis.set_major_locator(FixedLocator([0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1]))
     panels[1].yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
     figure.legend(handles=[*handles, rule], loc="outside right center", frameon=False, fontsize=11.5)
-    figure.suptitle(landscape.title, color=INK, fontsize=15)
-    return save_figure(figure, path)
+    figure.suptitle(landscape.title, color=plots.INK, fontsize=15)
+    return plots.save_figure(figure, path)
 
 
 def _draw_method(panels: np.ndarray, rows: list[Row], method: str) -> Line2D:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fidec.console.progress import Progress
+from fidec.console import Progress
 from fidec.errors import ConfigError, DataError
 from fidec.extras import require
 from fidec.make import shards
@@ -23,9 +23,8 @@ from fidec.make.expert.policy import flipped
 from fidec.make.expert.store import Expert, expert_directory, find_expert
 from fidec.make.pool import run_jobs
 from fidec.make.recipes import Recipe, find_recipe, settings, versions
+from fidec.make.world import SPLITS
 from fidec.store.files import find_json, sha256_file, write_json
-
-SPLITS = ("train", "val")
 
 
 @dataclass(frozen=True)

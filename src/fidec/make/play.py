@@ -1,4 +1,8 @@
-"""Manipulation `play` episodes: OGBench's plan oracles move random objects to random places."""
+"""Manipulation `play` episodes: OGBench's plan oracles move random objects to random places.
+
+`visual-X-play-v0` has 64 x 64 images as observations, as in OGBench's visual environments. Its qpos, qvel and actions
+are those of `X-play-v0` made with the same seed.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fidec.envs.fast_render import install
 from fidec.errors import EnvError
 from fidec.make.recipes import Recipe
 from fidec.make.world import Rows, Snapshot, open_env, seed_generators
@@ -19,16 +24,18 @@ class PlayWorld:
     def __init__(self, recipe: Recipe):
         self.recipe = recipe
         self.family = recipe.env_id.removeprefix("visual-")
-        self.env = self._open()
+        self.env = open_env(recipe.env_id, mode="data_collection")
+        if recipe.rendering is not None:
+            # OGBench renders at every reset, step and new target. Here one image is rendered for each row.
+            self.env.get_pixel_observation = lambda: None
+        if recipe.rendering == "fast":
+            install(self.env)
         self._oracles = _oracles(self.env, recipe, self.family)
         self._snapshot = Snapshot(self.env)
 
-    def _open(self) -> Any:
-        return open_env(self.recipe.env_id, mode="data_collection")
-
     def _observe(self, state: np.ndarray) -> np.ndarray:
         """The stored observation of the current state."""
-        return state
+        return state if self.recipe.rendering is None else self.env.render()
 
     def episode(self, seed: int, split: str, index: int) -> dict[str, np.ndarray]:
         """Row `t` holds the state before action `t`; the last row is terminal.

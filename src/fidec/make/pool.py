@@ -1,26 +1,13 @@
-"""Worker processes that make episodes in parallel. A worker gets its next episode when it has finished one.
-
-Workers are separate commands and not `multiprocessing` processes, so that they never import the caller's main module
-(which may start JAX, or have no `__main__` guard).
-"""
+"""Episodes made in parallel, by processes that run `fidec.make.worker`."""
 
 from __future__ import annotations
 
-import json
-import os
-import queue
-import signal
-import subprocess
-import threading
-from collections import deque
 from collections.abc import Generator
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
+from fidec import launch
 from fidec.errors import EnvError
-from fidec.launch import launch
 from fidec.make.expert.store import Expert
 from fidec.make.recipes import Recipe
 
@@ -34,51 +21,6 @@ def _environment(images: bool) -> dict[str, str]:
     return gl_environ() if images else {"MUJOCO_GL": "disable"}
 
 
-class _Worker:
-    """One process, and a thread that passes its answers on to the common queue."""
-
-    def __init__(self, number: int, setup: dict[str, Any], answers: queue.SimpleQueue[Any]):
-        self.number = number
-        self.job: Job | None = None
-        self.log = Path(setup["directory"]) / f"worker-{number}.log"
-        with open(self.log, "wb") as log:
-            self.process = launch(
-                *("-W", "ignore", "-m", "fidec.make.worker"),
-                environ=_environment(images=setup["recipe"]["rendering"] is not None),
-                threads=1,  # its matrices are 6 x 6
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                process_group=0
-                if os.name == "posix"
-                else None,  # Ctrl-C reaches the parent only, which ends the workers
-            )
-        self._write(setup)
-        threading.Thread(target=self._listen, args=(answers,), daemon=True).start()
-
-    def _listen(self, answers: queue.SimpleQueue[Any]) -> None:
-        assert self.process.stdout is not None
-        with suppress(ValueError):  # a line cut short by a crash
-            for line in self.process.stdout:
-                answers.put((self, json.loads(line)))
-        answers.put((self, None))
-
-    def _write(self, content: Any) -> None:
-        assert self.process.stdin is not None
-        with suppress(OSError):  # a worker that has ended is reported when its answers end
-            self.process.stdin.write(json.dumps(content) + "\n")
-            self.process.stdin.flush()
-
-    def start(self, job: Job) -> None:
-        self.job = job
-        self._write(job)
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
 def run_jobs(
     recipe: Recipe,
     seed: int,
@@ -88,49 +30,32 @@ def run_jobs(
     expert: Expert | None = None,
     wake: float = 0.5,
 ) -> Generator[Job | None]:
-    """Make every job's shard; yields each job when it is done, and None after `wake` seconds without one.
-
-    All workers are ended when the iterator is closed, whether by the last job, an error or Ctrl-C.
-    """
-    waiting, answers = deque(jobs), queue.SimpleQueue()
+    """Make every job's shard; yields each job when it is done, and None after `wake` seconds without one."""
     setup = {"recipe": asdict(recipe), "seed": seed, "directory": str(directory)}
     setup["expert"] = expert and {"directory": str(expert.directory), "sha256": expert.sha256}
-    crew: list[_Worker] = []
+    environ = _environment(images=recipe.rendering is not None)
     try:
-        for number in range(min(workers, len(jobs))):
-            crew.append(_Worker(number, setup, answers))
-            crew[-1].start(waiting.popleft())
-        unfinished = len(jobs)
-        while unfinished:
-            try:
-                worker, answer = answers.get(timeout=wake)
-            except queue.Empty:
-                yield None
-                continue
-            if answer is None or "error" in answer:
-                raise EnvError(_failure_text(worker, answer, recipe, directory, workers))
-            unfinished -= 1
-            if waiting:
-                worker.start(waiting.popleft())
-            yield answer["split"], answer["index"]
-    finally:
-        for worker in crew:
-            worker.stop()
+        yield from launch.run_jobs(
+            "fidec.make.worker",
+            setup,
+            jobs,
+            workers,
+            logs=directory,
+            wake=wake,
+            environ=environ,
+            threads=1,  # its matrices are 6 x 6
+        )
+    except launch.JobError as error:
+        raise EnvError(_failure_text(error, recipe, directory, workers)) from None
 
 
-def _failure_text(
-    worker: _Worker, answer: dict[str, Any] | None, recipe: Recipe, directory: Path, workers: int
-) -> str:
-    split, index = worker.job or ("?", -1)
+def _failure_text(error: launch.JobError, recipe: Recipe, directory: Path, workers: int) -> str:
+    split, index = error.job
     keep = f"Finished episodes are kept in {directory}; the same command continues."
-    if answer is not None:
-        return f"{recipe.name}, {split} episode {index}: {answer['error']}. {keep} Details: {worker.log}"
-    code = worker.process.wait()
-    how = f"ended with code {code}"
-    if code < 0:
-        with suppress(ValueError):
-            how = f"was ended by {signal.Signals(-code).name}"
-    tail = worker.log.read_text(errors="replace").strip().splitlines()[-1:]
+    assert error.log is not None
+    if not error.died:
+        return f"{recipe.name}, {split} episode {index}: {error}. {keep} Details: {error.log}"
+    tail = error.log.read_text(errors="replace").strip().splitlines()[-1:]
     advice = " If the machine ran out of memory, use fewer workers." if workers > 1 else ""
     said = f" Its last line: {tail[0]}" if tail else ""
-    return f"{recipe.name}: worker {worker.number} {how} during {split} episode {index}.{said} {keep}{advice}"
+    return f"{recipe.name}: {error} during {split} episode {index}.{said} {keep}{advice}"

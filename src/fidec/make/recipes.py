@@ -6,11 +6,11 @@ moves by itself, an ant needs an expert, which is trained first.
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from typing import Any
 
+from fidec.data.cache import dataset_name
 from fidec.errors import ConfigError
 
 # To be increased with every change of the rows of a seed, so that old and new shards are never mixed.
@@ -78,11 +78,6 @@ RECIPES: dict[str, Recipe] = {
         _navigate("antmaze-giant", 2001),
     )
 }
-
-
-def dataset_name(task: str) -> str:
-    """The data set behind a task id: `cube-single-play-singletask-task2-v0` uses `cube-single-play-v0`."""
-    return re.sub(r"-singletask(-task\d+)?(?=-v\d+$)", "", task)
 
 
 def find_recipe(task: str) -> Recipe:

@@ -32,8 +32,8 @@ def target_velocity(noise: Vector, data: Vector) -> Float[Array, "... d"]:
     return data - noise
 
 
-# Conversions. From v = E[a - z | x] and x = (1 - t) E[z | x] + t E[a | x] follow E[z | x] = x - t v and
-# E[a | x] = x + (1 - t) v; the score of p_t is -E[z | x] / (1 - t), because x given a is N(t a, (1 - t)^2 I).
+# Conversions. From v = E[a - z | x] and x = (1 - t) E[z | x] + t E[a | x] follows E[z | x] = x - t v. The score of
+# p_t is -E[z | x] / (1 - t), because x given a is N(t a, (1 - t)^2 I).
 
 
 def velocity_to_noise(velocity: Vector, x: Vector, t: Time) -> Float[Array, "... d"]:
@@ -41,29 +41,9 @@ def velocity_to_noise(velocity: Vector, x: Vector, t: Time) -> Float[Array, "...
     return x - t * velocity
 
 
-def velocity_to_clean(velocity: Vector, x: Vector, t: Time) -> Float[Array, "... d"]:
-    """E[a | x_t = x] = x + (1 - t) v."""
-    return x + (1.0 - t) * velocity
-
-
 def velocity_to_score(velocity: Vector, x: Vector, t: Time) -> Float[Array, "... d"]:
     """grad log p_t(x) = (t v - x) / (1 - t). Needs t < 1."""
     return (t * velocity - x) / (1.0 - t)
-
-
-def score_to_velocity(score: Vector, x: Vector, t: Time) -> Float[Array, "... d"]:
-    """v = (x + (1 - t) score) / t. Needs t > 0."""
-    return (x + (1.0 - t) * score) / t
-
-
-def noise_to_velocity(noise: Vector, x: Vector, t: Time) -> Float[Array, "... d"]:
-    """v = (x - E[z | x]) / t. Needs t > 0."""
-    return (x - noise) / t
-
-
-def clean_to_velocity(clean: Vector, x: Vector, t: Time) -> Float[Array, "... d"]:
-    """v = (E[a | x] - x) / (1 - t). Needs t < 1."""
-    return (clean - x) / (1.0 - t)
 
 
 def times(x: Array, t: Array | float) -> Array:

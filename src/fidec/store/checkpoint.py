@@ -12,10 +12,8 @@ previous checkpoint, the new one, or both.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -87,25 +85,11 @@ class Checkpoints:
         flat = trees.flatten_tree(state)
         _check_finite(step, flat)
         final = self.path(step)
-        temporary, former = self._hidden("tmp", final), self._hidden("old", final)
         size = sum(array.nbytes for array in flat.values())
-        with files.writing(final, f"the checkpoint of step {step}, {size / 1e6:.1f} MB"):
-            try:
-                files.remove(temporary)
-                files.remove(former)
-                temporary.mkdir()
-                trees.save_flat(temporary / STATE, flat, {"format": "fidec-state-1"})
-                files.write_manifest(temporary, {"step": step, "extra": dict(extra or {})})
-                if final.exists():  # one rename cannot replace a directory
-                    os.rename(final, former)
-                os.rename(temporary, final)
-                files.fsync_directory(self.directory)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    if former.exists() and not final.exists():
-                        os.rename(former, final)
-                shutil.rmtree(temporary, ignore_errors=True)
-                raise
+        what = f"the checkpoint of step {step}, {size / 1e6:.1f} MB"
+        with files.writing(final, what), files.replacing_directory(final) as new:
+            trees.save_flat(new / STATE, flat, {"format": "fidec-state-1"})
+            files.write_manifest(new, {"step": step, "extra": dict(extra or {})})
         self._remove_old(step)
         return final
 
@@ -149,16 +133,11 @@ class Checkpoints:
             )
         return None
 
-    def _hidden(self, kind: str, final: Path) -> Path:
-        return self.directory / f".{kind}-{final.name}"
-
     def _clear_leftovers(self) -> None:
         """Undo or finish what a crash interrupted. A failure here costs only space, so it is only reported."""
         try:
             for path in sorted(self.directory.glob(".old-*")):
-                final = self.directory / path.name.removeprefix(".old-")
-                if not final.exists():
-                    os.rename(path, final)
+                files.restore_directory(self.directory / path.name.removeprefix(".old-"))
             for kind in ("tmp", "trash", "old"):
                 for path in self.directory.glob(f".{kind}-*"):
                     files.remove(path)
@@ -176,7 +155,7 @@ class Checkpoints:
             if step in kept:
                 continue
             try:
-                trash = self._hidden("trash", self.path(step))
+                trash = files.hidden(self.path(step), "trash")
                 files.remove(trash)
                 os.rename(self.path(step), trash)
             except OSError as error:

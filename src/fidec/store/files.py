@@ -57,6 +57,44 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def hidden(path: Path, kind: str) -> Path:
+    """A name beside `path` for what takes its place ("tmp"), what it replaced ("old") or what goes away ("trash")."""
+    return path.with_name(f".{kind}-{path.name}")
+
+
+@contextlib.contextmanager
+def replacing_directory(final: Path) -> Iterator[Path]:
+    """A new directory to fill in the block. After the block it takes the place of `final` as a whole.
+
+    This takes two renames, between which `final` is missing: one rename cannot replace a directory. An error undoes
+    the first one. After a crash `restore_directory` does so, or the next call.
+    """
+    temporary, former = hidden(final, "tmp"), hidden(final, "old")
+    try:
+        restore_directory(final)
+        remove(temporary)
+        remove(former)
+        temporary.mkdir(parents=True)
+        yield temporary
+        if final.exists():
+            os.rename(final, former)
+        os.rename(temporary, final)
+        fsync_directory(final.parent)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            restore_directory(final)
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    shutil.rmtree(former, ignore_errors=True)
+
+
+def restore_directory(final: Path) -> None:
+    """Give the earlier directory its name back if a replacement ended between its two renames."""
+    former = hidden(final, "old")
+    if former.exists() and not final.exists():
+        os.rename(former, final)
+
+
 def sha256_file(path: str | Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -122,10 +122,14 @@ def protocol_of(name: str, method: str, setting: str = "offline") -> Protocol:
     return protocol(benchmark, visual=bare(name).startswith("visual-"), method=method, setting=setting)
 
 
-def source_of(name: str) -> str:
-    """The source of a task's own data. An id with a benchmark in front is a source already."""
+def source_of(name: str) -> str | None:
+    """The source of a task's own data; None for an id of no benchmark. An id with a family in front is a source."""
+    if ":" in name:
+        return name
     family = family_of(name)
-    return name if ":" in name else f"{family.benchmark if family else 'ogbench'}:{name}"
+    if family is None and "-singletask-" not in name:  # OGBench has more tasks than the families
+        return None
+    return f"{family.benchmark if family else 'ogbench'}:{name}"
 
 
 TASKS: tuple[Task, ...] = _rows()

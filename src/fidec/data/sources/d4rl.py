@@ -7,7 +7,6 @@ and ends a trajectory where the next transition does not start in this one's nex
 
 from __future__ import annotations
 
-import difflib
 import os
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,8 @@ from fidec.data.columns import action_array, fail, flag_vector, numbers, observa
 from fidec.data.dataset import OfflineDataset
 from fidec.data.hdf5 import read_columns
 from fidec.data.source import CacheDir, DataSource, reject_bounds
-from fidec.errors import ConfigError, DataError
+from fidec.errors import DataError
+from fidec.register import unknown
 
 _KEYS = ("observations", "actions", "rewards", "terminals", "timeouts")
 # Two states that are farther apart are different states.
@@ -94,11 +94,8 @@ def find_file(task_id: str, cache_dir: CacheDir = None) -> Path:
     With an explicit `cache_dir` only there.
     """
     if task_id not in D4RL_FILES:
-        near = difflib.get_close_matches(task_id, D4RL_FILES, n=3)
-        raise ConfigError(
-            f"no D4RL data set {task_id!r} in the benchmark. {'Close ones' if near else 'Known'}: "
-            f"{', '.join(near or D4RL_FILES)}. Any other file of D4RL's can be read as hdf5:PATH."
-        )
+        other = "Any other file of D4RL's can be read as hdf5:PATH."
+        raise unknown("D4RL data set", task_id, D4RL_FILES, f"Known: {', '.join(D4RL_FILES)}. {other}")
     folders = [data_dir(cache_dir)]
     if cache_dir is None:
         folders.append(Path(os.environ.get("D4RL_DATASET_DIR") or Path.home() / ".d4rl" / "datasets"))
@@ -129,7 +126,7 @@ def _check_widths(where: str, task_id: str, observations: np.ndarray, actions: n
 
 
 def _claims(text: str) -> bool:
-    """D4RL's ids, and misspelt ones, for which `find_file` names the closest ids."""
+    """D4RL's ids, and misspelt ones, for which `find_file` names the closest id."""
     name, _, version = text.rpartition("-")
     return version in ("v1", "v2") and name.partition("-")[0] in {known.partition("-")[0] for known in D4RL_FILES}
 

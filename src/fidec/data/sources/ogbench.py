@@ -6,7 +6,6 @@ task: ogbench's own `relabel_dataset` computes them from the stored simulator st
 
 from __future__ import annotations
 
-import difflib
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fidec.data.arrays import build_dataset
-from fidec.data.cache import make_command, origin_of, search_dirs, verify
+from fidec.data.cache import dataset_name, make_command, origin_of, search_dirs, verify
 from fidec.data.columns import (
     action_array,
     check_length,
@@ -32,6 +31,7 @@ from fidec.data.source import CacheDir, DataSource, reject_bounds
 from fidec.errors import ConfigError, DataError
 from fidec.extras import require
 from fidec.quiet import global_numpy_seed, quiet
+from fidec.register import unknown
 
 _KEYS = ("observations", "actions", "terminals", "qpos", "button_states")
 
@@ -61,20 +61,15 @@ def parse_task(task_id: str) -> TaskId:
     pos = parts.index("singletask")
     kind, env = parts[pos - 1], "-".join(parts[: pos - 1] + parts[pos:])
     if env not in known:
-        close = difflib.get_close_matches(env, known, 3)
-        names = ", ".join(name.replace("-singletask", f"-{kind}-singletask") for name in close)
-        hint = f" Close ones: {names}." if names else ""
-        raise ConfigError(f"ogbench has no task {task_id!r} (no environment {env!r}).{hint}")
-    return TaskId(env, "-".join(parts[:pos] + parts[-1:]))
+        ids = [name.replace("-singletask", f"-{kind}-singletask") for name in known]
+        raise unknown("OGBench task", task_id, ids, "`fidec tasks --all` lists the tasks.")
+    return TaskId(env, dataset_name(task_id))
 
 
-def dataset_name(some_id: str) -> str:
-    """The data file's name for a task id or for a data set's own name (`cube-single-play-v0`)."""
-    if "singletask" in some_id:
-        return parse_task(some_id).dataset
-    parts = some_id.split("-")
-    parse_task("-".join([*parts[:-1], "singletask", parts[-1]]))
-    return some_id
+def checked_name(some_id: str) -> str:
+    """`dataset_name` of a task id or of a data set's own name; ConfigError if ogbench has no such task."""
+    task_id = some_id if "singletask" in some_id else "-singletask-".join(some_id.rsplit("-", 1))
+    return parse_task(task_id).dataset
 
 
 def find_file(dataset: str, cache_dir: CacheDir = None) -> Path:
@@ -193,5 +188,5 @@ SOURCE = DataSource(
     example="ogbench:cube-single-play-singletask-v0",
     load=load,
     claims=lambda text: re.fullmatch(r"[\w-]+-v0", text) is not None,
-    check_present=lambda what, cache_dir: find_file(dataset_name(what), cache_dir),
+    check_present=lambda what, cache_dir: find_file(checked_name(what), cache_dir),
 )

@@ -21,7 +21,7 @@ import numpy as np
 
 from fidec import rng
 from fidec.algos import rlpd
-from fidec.console.progress import Progress
+from fidec.console import Progress
 from fidec.data import replay
 from fidec.errors import DataError
 from fidec.make.expert.policy import Layers, Policy, flipped, layers_of, turned

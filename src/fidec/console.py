@@ -13,10 +13,14 @@ WINDOW = 60.0  # seconds over which the speed is measured
 
 
 class Output:
-    """Lines on stderr. `console` is rich's, for live displays, or None if stderr is not a terminal."""
+    """Lines on stderr. `console` is rich's, for live displays, or None if stderr is not a terminal.
 
-    def __init__(self, stream: TextIO | None = None):
+    With a `clock` every line begins with the seconds since the start.
+    """
+
+    def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] | None = None):
         self._stream = stream or sys.stderr
+        self._clock, self._begin = clock, clock() if clock else 0.0
         self.console: Any = None
         if self._stream.isatty():
             from rich.console import Console
@@ -25,6 +29,8 @@ class Output:
 
     def print(self, text: str) -> None:
         """Print a line, above a live display if there is one."""
+        if self._clock is not None:
+            text = f"[{self._clock() - self._begin:5.0f} s] {text}"
         with contextlib.suppress(OSError):  # a closed pipe (`| head`) must not end a training run
             if self.console is not None:
                 self.console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -131,7 +137,7 @@ class Progress:
             for name, value in self.values.items()
         ]
         if rate > 0 and self.total is not None and self.step < self.total:
-            parts.append(f"{_duration((self.total - self.step) / rate)} left")
+            parts.append(f"{duration((self.total - self.step) / rate)} left")
         return (f"{self._name}: " if self._name else "") + "  ".join(parts)
 
     def _count(self) -> str:
@@ -140,7 +146,8 @@ class Progress:
         return f"{self._unit} {self.step}" + (f"/{self.total}" if self.total is not None else "")
 
 
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+def duration(seconds: float) -> str:
+    """Seconds, minutes or hours."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from fidec.console.progress import Progress
+from fidec.console import Output, Progress, duration
 
 
 class Terminal(io.StringIO):
@@ -28,11 +28,18 @@ def test_lines_are_occasional_and_the_last_one_is_complete():
         now += 1.0
         progress.update(1000, score="0.40")
     lines = stream.getvalue().splitlines()
-    assert lines[0] == "step 110/1000  10 steps/s  loss 0.1235  1:29 left"
+    assert lines[0] == "step 110/1000  10 steps/s  loss 0.1235  89 s left"
     steps = [line.split()[1] for line in lines if line.startswith("step")]
     assert steps == [f"{step}/1000" for step in (110, 210, 310, 410, 1000)]
     assert "[not markup] saved" in lines
     assert lines[-1].endswith("score 0.40")
+
+
+def test_durations_and_lines_with_the_time():
+    assert (duration(61), duration(600), duration(36_000)) == ("61 s", "10 min", "10.0 h")
+    stream, now = io.StringIO(), iter((100.0, 107.0))
+    Output(stream, lambda: next(now)).print("half")
+    assert stream.getvalue() == "[    7 s] half\n"
 
 
 def test_bytes_with_a_total_that_is_known_later():
@@ -43,7 +50,7 @@ def test_bytes_with_a_total_that_is_known_later():
         progress.restart(5_000_000, 20_000_000)  # what an earlier transfer left does not count as speed
         now = 2.0
         progress.advance(3_000_000)
-    assert stream.getvalue().splitlines() == ["fetching", "a.npz: 8.0/20.0 MB  1.50 MB/s  0:08 left"]
+    assert stream.getvalue().splitlines() == ["fetching", "a.npz: 8.0/20.0 MB  1.50 MB/s  8 s left"]
 
 
 def test_without_updates_or_disabled_there_are_only_messages():
