@@ -39,6 +39,7 @@ class Spec:
     Inside fidec actions lie in [-1, 1]. `action_low` and `action_high` are the bounds that -1 and 1 stand
     for; None means that the data was in [-1, 1] already. For images `observation_shape` is what a method gets,
     (height, width, channels) of `frame_stack` frames; the specification of a data set is that of single frames.
+    With `observation_mean` and `observation_std` a method gets normalised observations (`Method.build`).
     """
 
     observation_shape: tuple[int, ...]
@@ -47,6 +48,8 @@ class Spec:
     action_low: tuple[float, ...] | None = None
     action_high: tuple[float, ...] | None = None
     frame_stack: int = 1
+    observation_mean: tuple[float, ...] | None = None
+    observation_std: tuple[float, ...] | None = None
 
     @property
     def images(self) -> bool:
@@ -57,6 +60,13 @@ class Spec:
     def bounds(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """The lowest and the highest actions, in the units that the data came in."""
         return self.action_low or (-1.0,) * self.action_dim, self.action_high or (1.0,) * self.action_dim
+
+    def normalise(self, observations: ArrayLike) -> ArrayLike:
+        """(o - mean) / std, or the observations as they are if the specification has no statistics."""
+        if self.observation_mean is None:
+            return observations
+        mean, std = (np.asarray(each, np.float32) for each in (self.observation_mean, self.observation_std))
+        return (observations - mean) / std
 
     def stacked(self, count: int) -> Spec:
         """What a method sees of this data if `count` frames make an observation; vectors stay as they are."""

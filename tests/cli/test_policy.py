@@ -6,13 +6,16 @@ import json
 import subprocess
 import sys
 
+import gymnasium
 import numpy as np
 import pytest
 
 import fidec
+from fidec.envs.frames import FrameStack
 from fidec.errors import CheckpointError, ConfigError
 from fidec.store import files
 from fidec.store.rundir import RunDirectory
+from fidec.train.policy import Frames
 from helpers.runs import random_columns
 
 
@@ -38,7 +41,7 @@ def test_a_plug_in_is_trained_and_its_policy_acts_in_the_users_units(run):
     assert (actions <= [10, 2]).all()
     assert actions[:, 0].max() > 4  # wider than [-1, 1]
     inside = (actions - [5, 0]) / [5, 2]
-    expected = np.tanh(observations.astype(np.float32) @ np.asarray(policy.state["weight"]))
+    expected = np.tanh(policy.spec.normalise(observations.astype(np.float32)) @ np.asarray(policy.state["weight"]))
     np.testing.assert_allclose((base - [5, 0]) / [5, 2], expected, atol=1e-5)
     assert 0.01 < np.abs(inside - expected).mean() < 0.2
     assert policy(observations[0]).shape == (2,)
@@ -130,3 +133,54 @@ def test_missing_files_and_other_formats(run, tmp_path):
 def test_observations_of_another_shape(run):
     with pytest.raises(ConfigError, match=r"shape \(4,\)"):
         fidec.load_policy(run)(np.ones(4))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_observations_that_are_not_finite_are_refused_by_their_index(run, bad):
+    policy, observations = fidec.load_policy(run), np.ones((4, 3))
+    observations[2, 1] = bad
+    with pytest.raises(ConfigError, match=r"observation at index \(2, 1\) is (nan|inf)"):
+        policy(observations)
+    with pytest.raises(ConfigError, match="observation at index 1 is"):
+        policy(observations[2])
+    with pytest.raises(ConfigError, match="candidates must be at least 1, not 0"):
+        policy(np.ones(3), candidates=0)
+
+
+def test_it_says_what_it_is(run):
+    text = repr(fidec.load_policy(run))
+    assert text == "Policy(tiny, trained for 50 steps, observations (3,) float32, actions (2,))"
+
+
+def test_warming_up_draws_nothing(run):
+    policy, other = fidec.load_policy(run), fidec.load_policy(run)
+    policy.warm_up()
+    policy.warm_up(batch=2, return_base=True)
+    np.testing.assert_array_equal(policy(np.ones(3)), other(np.ones(3)))
+    np.testing.assert_array_equal(policy(np.ones(3)), other(np.ones(3)))
+
+
+def test_frames_are_stacked_as_an_environment_stacks_them():
+    frames, shown = Frames(3), np.arange(5)[:, None, None, None] * np.ones((2, 2, 1), np.uint8)
+    env = FrameStack(Shown(shown), 3)
+    for _ in range(2):  # two episodes
+        frames.reset()
+        np.testing.assert_array_equal(frames(shown[0]), env.reset()[0])
+        for frame in shown[1:]:
+            np.testing.assert_array_equal(frames(frame), env.step(None)[0])
+
+
+class Shown(gymnasium.Env):
+    """Shows these frames one after another."""
+
+    def __init__(self, frames: np.ndarray):
+        self.frames, self.at = frames, 0
+        self.observation_space = gymnasium.spaces.Box(0, 255, frames.shape[1:], np.uint8)
+
+    def reset(self, **_):
+        self.at = 0
+        return self.frames[0], {}
+
+    def step(self, action):
+        self.at += 1
+        return self.frames[self.at], 0.0, False, False, {}

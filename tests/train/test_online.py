@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from fidec import algos, dataset_from_arrays, fit, resume, rng
+from fidec import algos, dataset_from_arrays, fit, load_policy, resume, rng
 from fidec.data import replay
 from fidec.envs.lanes import exploration_seed
 from fidec.errors import ConfigError, RunError
@@ -134,7 +134,7 @@ def test_it_equals_a_simple_loop(dataset, tmp_path):
     steps = 20
     online = OnlineConfig(capacity=1000)
     run = train(dataset, tmp_path / "run", "rebrac", online_steps=steps, eval_interval=0, online=online)
-    algorithm = algos.make("rebrac", dataset.spec, **SMALL)
+    algorithm = algos.make("rebrac", load_policy(run.policy).spec, **SMALL)
     ring = replay.of(dataset.batch(), 1000)
     state = jax.jit(algorithm.init)(rng.stream(4, "init"))
     update, explore = jax.jit(algorithm.update), jax.jit(some(algorithm.explore))

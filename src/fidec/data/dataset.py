@@ -116,6 +116,15 @@ class OfflineDataset:
         )
 
     @cached_property
+    def observation_statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """(mean, standard deviation) of each observation column; a constant column has the deviation 1."""
+        observations = np.asarray(self.observations)
+        mean, std = observations.mean(axis=0, dtype=np.float64), observations.std(axis=0, dtype=np.float64)
+        # Rounding in float32 is not variation.
+        std = np.where(std > 1e-6 * np.abs(mean), std, 1.0)
+        return tuple(mean.tolist()), tuple(std.tolist())
+
+    @cached_property
     def sha256(self) -> str:
         """Hash of the content: equal arrays have equal hashes, from any file."""
         digest = hashlib.sha256()

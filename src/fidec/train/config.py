@@ -108,6 +108,10 @@ class RunConfig:
     """Transitions in a batch, drawn uniformly with replacement."""
     frame_stack: int = 3
     """Images only: number of successive frames in an observation. 1 if the data's images are stacked already."""
+    normalize_observations: bool | None = None
+    """Subtract the mean of each observation column of the data and divide by its standard deviation, in training and
+    in the policy. By default on for your own data and off for a --task, as in its protocol. Images are never
+    normalised like this."""
     augment: float = 0.5
     """Images only: probability that the images of a batch are shifted randomly, each by up to 3 pixels."""
     out: Path | None = None
@@ -203,6 +207,7 @@ class RunConfig:
             values["online"] = config_from_json(OnlineConfig, values.get("online") or {})
             for name in ("data_dir", "out"):
                 values[name] = None if values.get(name) is None else Path(values[name])
+            values.setdefault("normalize_observations", False)  # a run of a version without it
             return with_protocol(cls(**values, options=options))
         except (TypeError, ValueError, AttributeError) as error:  # a value of another type, written by hand
             raise ConfigError(f"not a run's configuration: {error}") from error
@@ -274,6 +279,7 @@ def resolve(config: RunConfig) -> RunConfig:
         config,
         options=options,
         out=out,
+        normalize_observations=config.task is None if (own := config.normalize_observations) is None else own,
         eval_envs=envs,
         data=data and absolute_source(data),
         buffer=config.buffer and absolute_source(config.buffer),

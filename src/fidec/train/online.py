@@ -298,7 +298,7 @@ def make_online(
     frozen = {"train_flow": False} if config.online.freeze_flow else {}
     return Online(
         config.online,
-        method.make(dataclasses.replace(config.options, **frozen), spec),
+        method.build(dataclasses.replace(config.options, **frozen), spec),
         spec,
         feed.data,
         seed=config.seed,

@@ -8,6 +8,7 @@ policy/  policy.json          method, options, specification, origin
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from collections.abc import Callable
 from functools import cache, lru_cache, partial
 from pathlib import Path
@@ -32,20 +33,48 @@ class Policy:
     """A trained policy: `policy(observations)` gives actions in the units of the data.
 
     Each call draws new noise. `policy.reset(seed)` restarts the sequence of random numbers, so that a rollout can be
-    repeated. `spec` describes observations and actions.
+    repeated. The first call compiles; `policy.warm_up()` does it before a control loop starts. A policy of images
+    takes several frames: `policy.frames()` stacks them. `spec` describes observations and actions.
     """
 
     def __init__(self, algo: str, options: Any, spec: Spec, state: Any, info: dict[str, Any] | None = None):
         self.algo, self.options, self.spec = algo, options, spec
         self.info = info or {}
-        self.algorithm = algos.get(algo).make(options, spec)
+        self.algorithm = algos.get(algo).build(options, spec)
         self.state = self.algorithm.policy(state)
-        self._act = cache(lambda *how: jax.jit(select_act(self.algorithm, *how)))
+        self._act = cache(self._compiled)
         self.reset()
+
+    def __repr__(self) -> str:
+        spec, step = self.spec, self.info.get("step")
+        trained = "" if step is None else f", trained for {step} steps"
+        return (
+            f"Policy({self.algo}{trained}, observations {spec.observation_shape} {spec.observation_dtype}, "
+            f"actions ({spec.action_dim},))"
+        )
+
+    def _compiled(self, *how: Any) -> Callable[..., Any]:
+        act = select_act(self.algorithm, *how)
+        # The key of a call is derived inside: outside it would take longer than a small network.
+        return jax.jit(lambda state, observations, key, call: act(state, observations, rng.at(key, call)))
 
     def reset(self, seed: int = 0) -> None:
         """Restart the sequence of random numbers."""
         self._key, self._calls = rng.stream(seed, "act"), 0
+
+    def warm_up(self, batch: int | None = None, **how: Any) -> None:
+        """Compile the policy for one observation, or for a batch of this size, without drawing a random number.
+
+        `how` are the arguments of the calls that will follow (`candidates`, `return_base`).
+        """
+        shape = self.spec.observation_shape if batch is None else (batch, *self.spec.observation_shape)
+        calls = self._calls
+        self(np.zeros(shape), **how)
+        self._calls = calls
+
+    def frames(self) -> Frames:
+        """Stack the single frames of a control loop to observations of this policy."""
+        return Frames(self.spec.frame_stack)
 
     def __call__(self, observations: np.ndarray, *, candidates: int = 1, return_base: bool = False):
         """Actions for one observation or a batch.
@@ -53,13 +82,20 @@ class Policy:
         With `candidates` > 1 the method draws that many actions for each observation and chooses one by value. With
         `return_base` the result is (actions, base actions): the latter are what the behaviour model proposed.
         """
+        if candidates < 1:
+            raise ConfigError(f"candidates must be at least 1, not {candidates}")
         observations = np.asarray(observations, self.spec.observation_dtype)
         shape = self.spec.observation_shape
         if observations.shape[-len(shape) :] != shape:
             raise ConfigError(f"observations have shape {observations.shape}; the policy takes (..., {shape})")
-        key = rng.at(self._key, self._calls)
+        if not np.isfinite(observations).all():
+            first = tuple(int(i) for i in np.argwhere(~np.isfinite(observations))[0])
+            raise ConfigError(
+                f"the observation at index {first[0] if len(first) == 1 else first} is {observations[first]}: "
+                "a policy needs finite numbers. Check the sensor, or hold its last value"
+            )
+        result = self._act(candidates, return_base)(self.state, observations, self._key, np.uint32(self._calls))
         self._calls += 1
-        result = self._act(candidates, return_base)(self.state, observations, key)
         return jax.tree.map(lambda actions: self.spec.to_user_units(np.asarray(actions)), result)
 
     def save(self, directory: str | Path) -> None:
@@ -76,6 +112,25 @@ class Policy:
             files.write_json(new / CARD, card)
             trees.save_tree(new / MODEL, self.state)
             files.write_manifest(new)
+
+
+class Frames:
+    """The last frames of an episode along the channels, the oldest first, as in the data that was trained on.
+
+    `frames.reset()` begins an episode; `observation = frames(frame)` adds a frame. The first frame is repeated.
+    """
+
+    def __init__(self, count: int):
+        self._frames: deque[np.ndarray] = deque(maxlen=count)
+
+    def reset(self) -> None:
+        self._frames.clear()
+
+    def __call__(self, frame: np.ndarray) -> np.ndarray:
+        frame = np.array(frame)  # a copy: a camera may draw every frame into one array
+        missing = (self._frames.maxlen or 1) - len(self._frames)
+        self._frames.extend([frame] * (missing if not self._frames else 1))
+        return np.concatenate(self._frames, axis=-1)
 
 
 def load_policy(directory: str | Path) -> Policy:
@@ -103,7 +158,7 @@ def _from_card(directory: Path, card: dict[str, Any]) -> Policy:
     spec = config_from_json(Spec, card["spec"])
     method = algos.get(card["algo"])
     options = config_from_json(method.config_for(card["options"]), card["options"])
-    algorithm = method.make(options, spec)
+    algorithm = method.build(options, spec)
     template = jax.eval_shape(lambda key: algorithm.policy(algorithm.init(key)), rng.stream(0, "init"))
     state = jax.tree.map(jnp.asarray, trees.load_tree(directory / MODEL, template))
     return Policy(card["algo"], options, spec, state, card.get("info"))

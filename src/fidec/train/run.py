@@ -22,7 +22,7 @@ from fidec.train import loop
 from fidec.train.buffer import check_buffer
 from fidec.train.config import OnlineConfig, RunConfig, resolve, resolve_online, task_options
 from fidec.train.policy import select_act
-from fidec.train.session import Session, open_session
+from fidec.train.session import Session, open_session, spec_of
 from fidec.types import Spec
 
 _ARRAYS = "arrays:"  # instead of a source, for a second data set that was given in Python
@@ -76,7 +76,7 @@ def train(
     dataset, buffer = _load(config, dataset, buffer)
     if config.rendering is None and dataset.spec.images:
         config = dataclasses.replace(config, rendering=dataset.info.get("rendering") or "exact")
-    _check_method(config, dataset.spec.stacked(config.frame_stack))
+    _check_method(config, spec_of(config, dataset))
     config = _with_data(config, dataset)
     assert config.out is not None
     with RunDirectory.create(config.out, overwrite=overwrite) as directory:
@@ -226,7 +226,7 @@ def _with_data(config: RunConfig, dataset: OfflineDataset) -> RunConfig:
 
 def _check_method(config: RunConfig, spec: Spec) -> None:
     """Raise if the method cannot use this data, or cannot act as the evaluations will ask it to."""
-    algorithm = algos.get(config.algo).make(config.options, spec)
+    algorithm = algos.get(config.algo).build(config.options, spec)
     if config.env_name is None:
         return
     key = rng.stream(config.seed, "evaluate")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -65,7 +65,7 @@ def open_session(
 
     `stack` closes what is opened. Environments are started later (`Session.start_environments`).
     """
-    spec = dataset.spec.stacked(config.frame_stack)
+    spec = spec_of(config, dataset)
     sampling = Sampling.of(dataset.spec, config.frame_stack, config.augment, config.buffer_fraction)
     feed = _open_feed(config, dataset, buffer, sampling)
     stack.callback(feed.close)
@@ -74,7 +74,7 @@ def open_session(
     stack.enter_context(journal.progress)
     session = Session(
         config=config,
-        algorithm=algos.get(config.algo).make(config.options, spec),
+        algorithm=algos.get(config.algo).build(config.options, spec),
         spec=spec,
         dataset_name=dataset.name,
         sampling=sampling,
@@ -100,6 +100,15 @@ def open_session(
     if env is not None:
         session.open_environments(env, store, restored, stack)
     return session
+
+
+def spec_of(config: RunConfig, dataset: OfflineDataset) -> Spec:
+    """What the method knows about the data: stacked frames, or the statistics of the observations."""
+    spec = dataset.spec.stacked(config.frame_stack)
+    if spec.images or not config.normalize_observations:
+        return spec
+    mean, std = dataset.observation_statistics
+    return replace(spec, observation_mean=mean, observation_std=std)
 
 
 def _open_feed(config: RunConfig, dataset: OfflineDataset, buffer: OfflineDataset | None, sampling: Sampling) -> Feed:

@@ -165,6 +165,11 @@ class Method:
     offline_only: str = ""
     parts: Mapping[str, Register] = field(default_factory=dict)
 
+    def build(self, options: Any, spec: Spec) -> Algorithm:
+        """The algorithm, with observations normalised before every network if the specification has statistics."""
+        algorithm = self.make(options, spec)
+        return algorithm if spec.observation_mean is None else _normalised(algorithm, spec)
+
     def config_for(self, options: Mapping[str, Any]) -> type:
         """The type of the configuration with these options: `config`, with the fields of its parts."""
         config = self.config
@@ -182,6 +187,24 @@ class Method:
         for name in sorted(options.keys() - known):
             raise unknown(f"option of {self.name}", name, known)
         return config(**options)
+
+
+def _normalised(algorithm: Algorithm, spec: Spec) -> Algorithm:
+    """The algorithm on normalised observations. Batches, environments and users have theirs in the data's units."""
+
+    def update(state, batch, key):
+        observations, following = spec.normalise(batch.observations), spec.normalise(batch.next_observations)
+        batch = batch._replace(observations=observations, next_observations=following)
+        return algorithm.update(state, batch, key)
+
+    def on_normalised(function):
+        def call(state, observations, *args, **options):
+            return function(state, spec.normalise(observations), *args, **options)
+
+        return function and call
+
+    acting = ("act", "transport", "explore", "act_with_base", "choose")
+    return algorithm._replace(update=update, **{name: on_normalised(getattr(algorithm, name)) for name in acting})
 
 
 @cache
@@ -208,4 +231,4 @@ def get(name: str) -> Method:
 def make(name: str, spec: Spec, *, preset: str = "recommended", **fields: Any) -> Algorithm:
     """A method ready to use: `make("fidec", spec, budget=0.01)`."""
     method = get(name)
-    return method.make(method.configure(preset, **fields), spec)
+    return method.build(method.configure(preset, **fields), spec)
