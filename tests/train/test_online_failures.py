@@ -289,7 +289,7 @@ def test_damaged_segments(dataset, good, set_faults, stop_at, tmp_path):
     with pytest.raises(CheckpointError, match=r"every checkpoint in .* is damaged \(steps 20, 27\)"):
         resume(lost, dataset, quiet=True)
     assert {path: path.read_bytes() for path in (lost / "replay").iterdir()} == before
-    assert state(lost) == "failed"
+    assert state(lost) == "preempted"
 
 
 def flip(path: Path) -> None:

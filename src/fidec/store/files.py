@@ -95,6 +95,11 @@ def restore_directory(final: Path) -> None:
         os.rename(former, final)
 
 
+def has_entries(directory: Path) -> bool:
+    """Whether it is a directory that is not empty."""
+    return directory.is_dir() and any(directory.iterdir())
+
+
 def sha256_file(path: str | Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -191,6 +196,11 @@ def read_json(path: str | Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise RunError(f"{path} should hold a JSON object, but holds {type(value).__name__}")
     return value
+
+
+def sha256_json(value: Any) -> str:
+    """The SHA-256 of a value as JSON, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(to_builtin(value), sort_keys=True).encode()).hexdigest()
 
 
 def find_json(path: str | Path) -> dict[str, Any] | None:

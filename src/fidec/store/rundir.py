@@ -116,10 +116,19 @@ class RunDirectory:
         return any(_holds_something(self.path / name) for name in ("eval.jsonl", "replay"))
 
     def write_config(self, config: dict[str, Any]) -> None:
-        files.write_json(self.config, config)
+        """Write the configuration with its own hash, so that a flipped bit does not give another valid one."""
+        files.write_json(self.config, {**config, "sha256": files.sha256_json(config)})
 
     def read_config(self) -> dict[str, Any]:
-        return files.read_json(self.config)
+        """The configuration; `RunError` if it is not as it was written. Runs of older versions have no hash."""
+        config = files.read_json(self.config)
+        recorded = config.pop("sha256", None)
+        if recorded is not None and recorded != files.sha256_json(config):
+            raise RunError(
+                f"{self.config} was changed or damaged after the run wrote it: its SHA-256 is not the recorded one. "
+                "Restore the file from a copy. For a run with other options start a new one."
+            )
+        return config
 
     def write_environment(self, environment: dict[str, Any]) -> None:
         files.write_json(self.environment, environment)

@@ -194,6 +194,11 @@ class RunConfig:
             values[name] = None if values[name] is None else str(values[name])
         return values
 
+    def fixed(self) -> dict[str, Any]:
+        """The values that no resumed run may change: all but its length, its place and its environments."""
+        free = ("steps", "online_steps", "online", "env", "out", "data_dir", "memory_limit", "eval_envs")
+        return {name: value for name, value in self.to_json().items() if name not in free}
+
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> RunConfig:
         """The configuration that `to_json` wrote, checked again, because the file may have been edited."""

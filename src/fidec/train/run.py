@@ -286,7 +286,8 @@ def _train(
     except BaseException as error:
         reason = str(error) if isinstance(error, FidecError) else f"{type(error).__name__}: {error}"
         with suppress(FidecError):  # a full disk must not hide the first error
-            directory.write_status("failed", run.step if run else 0, reason)
+            if run is not None or directory.read_status() is None:  # a run that cannot be resumed keeps its status
+                directory.write_status("failed", run.step if run else 0, reason)
         raise
     if not run.done:
         assert signals.received is not None

@@ -1,0 +1,89 @@
+"""A resumed run continues its own checkpoints, with its own options, on its own data, or it says why not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import fidec
+from fidec.errors import FidecError, RunError
+from fidec.store import files
+from fidec.store.rundir import RunDirectory
+from fidec.train.config import RunConfig
+from helpers.runs import random_columns
+
+
+@pytest.fixture
+def dataset():
+    return fidec.dataset_from_arrays(**random_columns())
+
+
+@pytest.fixture
+def run(dataset, tmp_path, tiny, compile_cache):
+    fidec.fit(dataset, tmp_path / "run", algo="tiny", steps=20, batch_size=8, checkpoint_interval=10, quiet=True)
+    return tmp_path / "run"
+
+
+def contents(run):
+    """The files of a run, except what every start writes."""
+    return {
+        path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name not in ("lock", "run.log")
+    }
+
+
+def test_any_flipped_bit_of_the_configuration_is_noticed(run, dataset):
+    path, dice = run / "config.json", np.random.default_rng(0)
+    raw = path.read_bytes()
+    for position in dice.choice(8 * len(raw), 150, replace=False):
+        damaged = bytearray(raw)
+        damaged[position // 8] ^= 1 << int(position % 8)
+        path.write_bytes(damaged)
+        try:
+            same = json.loads(bytes(damaged)) == json.loads(raw)  # white space, or an escape of the same letter
+        except ValueError:
+            same = False
+        if not same:
+            with pytest.raises(FidecError):
+                fidec.resume(run, dataset, steps=30, quiet=True)
+    path.write_bytes(raw)
+    assert fidec.resume(run, dataset, steps=22, quiet=True).step == 22
+
+
+def test_the_configuration_of_another_run_is_refused(run, dataset, tmp_path):
+    options = {"algo": "tiny", "steps": 20, "batch_size": 8, "checkpoint_interval": 10, "quiet": True}
+    fidec.fit(dataset, tmp_path / "other", seed=7, **options)
+    shutil.copy(tmp_path / "other" / "config.json", run / "config.json")
+    before = contents(run)
+    with pytest.raises(RunError, match="saved with seed 0, now 7"):
+        fidec.resume(run, dataset, steps=30, quiet=True)
+    assert contents(run) == before
+
+
+def test_other_data_is_refused_without_the_record_of_the_environment(run):
+    (run / "environment.json").unlink()
+    columns = random_columns()
+    columns["rewards"] = columns["rewards"] + 1
+    with pytest.raises(RunError, match="data with SHA-256"):
+        fidec.resume(run, fidec.dataset_from_arrays(**columns), steps=30, quiet=True)
+
+
+@pytest.mark.parametrize("kept", ["policy", "status.json"])
+def test_a_run_without_its_checkpoints_does_not_start_again(run, dataset, kept):
+    shutil.rmtree(run / "checkpoints")
+    if kept == "policy":
+        files.write_json(run / "status.json", {"state": "failed", "step": 0})
+    else:
+        shutil.rmtree(run / "policy")
+    before = contents(run)
+    with pytest.raises(RunError, match="has no checkpoints, but it was saved"):
+        fidec.resume(run, dataset, steps=30, quiet=True)
+    assert contents(run) == before
+
+
+def test_a_policy_says_which_configuration_and_data_it_is_from(run, dataset):
+    info, config = fidec.load_policy(run).info, RunDirectory.open(run, read_only=True).read_config()
+    assert info["config_sha256"] == files.sha256_json(RunConfig.from_json(config).fixed())
+    assert info["data_sha256"] == dataset.sha256
