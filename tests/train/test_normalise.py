@@ -11,6 +11,7 @@ import pytest
 
 import fidec
 from fidec.audit.run import audit
+from fidec.errors import DataError
 from fidec.train.config import RunConfig, resolve
 from fidec.train.policy import Policy
 from helpers.algorithms import make_batch
@@ -102,3 +103,24 @@ def test_a_policy_of_an_older_version_is_read(tmp_path):
     state = method.build(options, spec).init(jax.random.key(0))
     Policy("bc", options, spec, state).save(tmp_path / "policy")
     assert fidec.load_policy(tmp_path / "policy").spec == spec
+
+
+def test_warnings_about_own_data_are_printed_and_errors_stop(tmp_path, tiny, capsys, monkeypatch):
+    data = columns()
+    data["rewards"] = np.zeros(200)
+    data["observations"] = data["observations"] * 1e4
+    run: dict[str, Any] = {"algo": "tiny", "steps": 2, "batch_size": 8}
+    dataset = fidec.dataset_from_arrays(**data)
+    fidec.fit(dataset, tmp_path / "a", **run)
+    printed = capsys.readouterr().err
+    assert "data, rewards: every reward is 0" in printed
+    assert "data, scale" not in printed  # it is normalised
+    assert "every reward is 0" in (tmp_path / "a" / "run.log").read_text()
+    fidec.fit(dataset, tmp_path / "b", normalize_observations=False, **run)
+    assert "data, scale: observations reach" in capsys.readouterr().err
+    fidec.fit(dataset, tmp_path / "c", check_data=False, **run)
+    assert "data, " not in capsys.readouterr().err
+    broken = dataclasses.replace(dataset, masks=np.full(dataset.size, 0.5, np.float32))
+    with pytest.raises(DataError, match=r"some masks are neither 0 nor 1.*--check-data False"):
+        fidec.fit(broken, tmp_path / "d", **run)
+    assert not (tmp_path / "d").exists()

@@ -83,7 +83,10 @@ class Job:
 
     def data(self) -> str:
         """The source of its data."""
-        return str(self.config().data)
+        source = self.config().data
+        if source is None:
+            raise ConfigError(f"the task {self.suite_task.name} has no data of its own: give it a data source")
+        return source
 
     def options(self) -> Any:
         """The method's whole configuration."""

@@ -92,6 +92,8 @@ class RunConfig:
     """Second data source. By default half of each batch is drawn from it, as in RLPD and Cal-QL."""
     buffer_fraction: float = 0.5
     """Share of the second data source in each batch, rounded to whole transitions."""
+    check_data: bool = True
+    """Check your own data before training: print warnings and stop at errors. `fidec data check` shows everything."""
     data_dir: Path | None = None
     """Directory of the OGBench and D4RL data files. By default the cache directory, which `fidec doctor` shows."""
     memory_limit: float | None = None
@@ -196,7 +198,17 @@ class RunConfig:
 
     def fixed(self) -> dict[str, Any]:
         """The values that no resumed run may change: all but its length, its place and its environments."""
-        free = ("steps", "online_steps", "online", "env", "out", "data_dir", "memory_limit", "eval_envs")
+        free = (
+            "steps",
+            "online_steps",
+            "online",
+            "env",
+            "out",
+            "data_dir",
+            "check_data",
+            "memory_limit",
+            "eval_envs",
+        )
         return {name: value for name, value in self.to_json().items() if name not in free}
 
     @classmethod

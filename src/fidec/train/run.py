@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,10 +14,10 @@ import jax
 import numpy as np
 
 from fidec import algos, rng
-from fidec.data import OfflineDataset, load_dataset
+from fidec.data import OfflineDataset, check_dataset, load_dataset
 from fidec.data.sampling import parts
 from fidec.envs.factory import EnvFactory, MakeEnv, describe_env, factory_of, is_function
-from fidec.errors import ConfigError, FidecError, RunError
+from fidec.errors import ConfigError, DataError, FidecError, RunError
 from fidec.store.rundir import RunDirectory
 from fidec.train import loop
 from fidec.train.buffer import check_buffer
@@ -79,9 +80,10 @@ def train(
     _check_method(config, spec_of(config, dataset))
     config = _with_data(config, dataset)
     assert config.out is not None
+    warnings = _check_data(config, dataset)
     with RunDirectory.create(config.out, overwrite=overwrite) as directory:
         directory.write_config(config.to_json())
-        return _train(config, dataset, buffer, _factory(config, env), directory, quiet)
+        return _train(config, dataset, buffer, _factory(config, env), directory, quiet, warnings)
 
 
 def resume(
@@ -203,7 +205,8 @@ def _load(
     """The data sets of a run, loaded if they are not given, and checked against each other."""
     if dataset is None:
         if config.data is None:
-            raise ConfigError("nothing to train on: name a --task, or a data source with --data (npz:PATH, ...)")
+            what = f"the task {config.task} has no data of its own" if config.task else "nothing to train on"
+            raise ConfigError(f"{what}: name a data source with --data (npz:PATH, ...)")
         dataset = load_dataset(config.data, cache_dir=config.data_dir)
     if buffer is None and config.buffer is not None:
         buffer = load_dataset(config.buffer, cache_dir=config.data_dir)
@@ -211,6 +214,21 @@ def _load(
         parts(config.batch_size, config.buffer_fraction)
         _check_agree(dataset, buffer)
     return dataset, buffer
+
+
+def _check_data(config: RunConfig, dataset: OfflineDataset) -> list[str]:
+    """What the checker warns about in the user's own data. Raises DataError for what it calls an error."""
+    if config.task is not None or not config.check_data or dataset.mapped:  # it would read all images once more
+        return []
+    findings = check_dataset(dataset).findings
+    if errors := [finding.text for finding in findings if finding.severity == "error"]:
+        raise DataError(
+            f"{dataset.source}: {' '.join(errors)} `fidec data check` shows all findings. To train nevertheless, set "
+            "--check-data False."
+        )
+    scale = [] if config.normalize_observations else ["scale"]
+    shown = [finding for finding in findings if finding.severity == "warning" or finding.topic in scale]
+    return [f"data, {finding.topic}: {finding.text}" for finding in shown]
 
 
 def _with_data(config: RunConfig, dataset: OfflineDataset) -> RunConfig:
@@ -262,12 +280,15 @@ def _train(
     env: EnvFactory | None,
     directory: RunDirectory,
     quiet: bool,
+    messages: Sequence[str] = (),
 ) -> Result:
     run: Session | None = None
     try:
         with ExitStack() as stack:
             signals = stack.enter_context(loop.catch_signals())
             run = open_session(config, dataset, buffer, env, directory, stack, signals, quiet)
+            for text in messages:
+                run.journal.message(text)
             if not run.done:
                 run.start_environments()
             directory.write_config(config.to_json())  # only now, after all checks have passed
