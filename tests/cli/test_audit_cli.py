@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
+from fidec.store.rundir import RunDirectory
 from helpers.runs import check_error, random_columns
 
 QUICK = ("--states", 6, "--samples", 8)
@@ -98,11 +99,12 @@ def test_a_method_without_a_residual_map_is_reported(cli, npz, tmp_path):
 
 def test_missing_and_changed_data_are_reported(cli, run, tmp_path):
     check_error(cli("audit", tmp_path / "nowhere"), 1, "nowhere", "no such directory")
-    config = json.loads((run / "config.json").read_text())
+    directory = RunDirectory.open(run, read_only=True)
+    config = directory.read_config()
     own = tmp_path / "own.npz"
-    (run / "config.json").write_text(json.dumps({**config, "data": f"npz:{own}"}))
+    directory.write_config({**config, "data": f"npz:{own}"})
     check_error(cli("audit", run, *QUICK), 1, "own.npz", "training data", "--data")
     np.savez(own, **random_columns(seed=5))
     check_error(cli("audit", run, *QUICK), 1, "other data", "SHA-256", "--data")
-    (run / "config.json").write_text(json.dumps({**config, "data": None}))
+    directory.write_config({**config, "data": None})
     check_error(cli("audit", run, *QUICK), 2, "arrays given in Python", "--data")

@@ -46,7 +46,7 @@ def test_other_units_train_the_same_policy(tmp_path, compile_cache):
     raw, ticks = columns(), columns()
     ticks["observations"] = raw["observations"] * TICKS + OFFSET
     mean, std = fidec.dataset_from_arrays(**raw).observation_statistics
-    by_hand = raw | {"observations": (raw["observations"] - np.float32(mean)) / np.float32(std)}
+    by_hand = raw | {"observations": ((raw["observations"] - np.array(mean)) / np.array(std)).astype(np.float32)}
     runs = [(ticks, None), (by_hand, False)]
     policies = []
     for i, (data, normalize) in enumerate(runs):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from dataclasses import dataclass
 from numbers import Integral
@@ -197,7 +198,7 @@ class RunConfig:
         return values
 
     def fixed(self) -> dict[str, Any]:
-        """The values that no resumed run may change: all but its length, its place and its environments."""
+        """The values that no resumed run may change, as JSON has them: all but its length, place and environments."""
         free = (
             "steps",
             "online_steps",
@@ -209,7 +210,8 @@ class RunConfig:
             "memory_limit",
             "eval_envs",
         )
-        return {name: value for name, value in self.to_json().items() if name not in free}
+        values = json.loads(json.dumps({name: v for name, v in self.to_json().items() if name not in free}))
+        return values | {f"algo.{name}": value for name, value in values.pop("options").items()}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> RunConfig:
