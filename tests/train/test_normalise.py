@@ -66,7 +66,7 @@ def test_other_units_train_the_same_policy(tmp_path, compile_cache):
     np.testing.assert_allclose(measured["penalty"]["mean"], by_hand_measured["penalty"]["mean"], rtol=0.05)
 
 
-@pytest.mark.parametrize("name", ["fidec", "rlpd", "ifql"])
+@pytest.mark.parametrize("name", ["rlpd", "ifql"])
 def test_every_function_of_a_method_sees_normalised_observations(name):
     spec = fidec.Spec((4,), 2)
     statistics = {"observation_mean": (1.0, 2.0, 3.0, 4.0), "observation_std": (2.0, 4.0, 0.5, 1.0)}
