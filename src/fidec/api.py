@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from fidec.data import OfflineDataset, load_dataset
+from fidec.data import OfflineDataset
 from fidec.envs.factory import MakeEnv
 from fidec.register import unknown
 from fidec.train.assess import Assessment
@@ -59,7 +59,7 @@ def fit(
     )
     return train(
         config,
-        load_dataset(dataset, cache_dir=config.data_dir) if isinstance(dataset, str) else dataset,
+        config.load(dataset) if isinstance(dataset, str) else dataset,
         None if isinstance(buffer, str) else buffer,
         env=None if isinstance(env, str) else env,
         overwrite=overwrite,

@@ -124,3 +124,27 @@ def test_warnings_about_own_data_are_printed_and_errors_stop(tmp_path, tiny, cap
     with pytest.raises(DataError, match=r"some masks are neither 0 nor 1.*--check-data False"):
         fidec.fit(broken, tmp_path / "d", **run)
     assert not (tmp_path / "d").exists()
+
+
+def test_bounds_of_actions_on_the_command_line(cli, tiny, tmp_path):
+    data = columns()
+    np.savez(tmp_path / "torque.npz", **{**data, "actions": 40 * data["actions"]})
+    words = (
+        "train",
+        "--data",
+        "npz:torque.npz",
+        "--algo",
+        "tiny",
+        "--steps",
+        "2",
+        "--batch-size",
+        "8",
+        "--out",
+        "run",
+    )
+    code, _, err = cli(*words)
+    assert code == 1
+    assert "--action-low" in err
+    assert cli(*words, "--action-low", "-40", "--action-high", "40", "50")[0] == 0
+    assert fidec.load_policy("run").spec.bounds == ((-40.0, -40.0), (40.0, 50.0))
+    assert cli("train", "--resume", "run", "--steps", "3")[0] == 0

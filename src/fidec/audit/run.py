@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from fidec import rng
 from fidec.audit.measure import Report, measure
 from fidec.audit.neighbours import distances
 from fidec.audit.summary import summarise
-from fidec.data import OfflineDataset, load_dataset
+from fidec.data import OfflineDataset
 from fidec.errors import ConfigError, DataError, RunError
 from fidec.store import versions
 from fidec.store.rundir import RunDirectory
@@ -87,15 +88,15 @@ def data_of(directory: Path, source: str | None = None, data_dir: Path | None = 
     if (directory / "run.json").exists():
         run = RunDirectory.open(directory, read_only=True)
         config = RunConfig.from_json(run.read_config())
-    data_dir = data_dir or config.data_dir
+    config = replace(config, data_dir=data_dir or config.data_dir)
     if source is not None:
-        return load_dataset(source, cache_dir=data_dir)
+        return config.load(source)
     if run is None:
         raise ConfigError(f"{directory} is a policy without its run, so its training data is not known. {advice}")
     if config.data is None:
         raise ConfigError(f"{directory} was trained on arrays given in Python, which are not stored. {advice}")
     try:
-        dataset = load_dataset(config.data, cache_dir=data_dir)
+        dataset = config.load(config.data)
     except DataError as error:
         raise DataError(f"the training data of {directory}, {config.data}: {error} {advice}") from error
     recorded = (run.read_environment().get("dataset") or {}).get("sha256") if run.environment.exists() else None

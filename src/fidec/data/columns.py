@@ -206,8 +206,9 @@ def action_array(
             key,
             f", row {row}, dimension {dim}: {array[row, dim]} lies outside {span} "
             f"({int(outside.any(axis=1).sum())} such rows; dimension {dim} spans "
-            f"[{array[:, dim].min()}, {array[:, dim].max()}]). Pass action_low and action_high, the bounds of the "
-            "environment's action space (in a file: keys of these names); the policy then answers in your units. "
+            f"[{array[:, dim].min()}, {array[:, dim].max()}]). Give action_low and action_high, the bounds of the "
+            "environment's action space: in Python, as keys of the file, or with --action-low and --action-high of "
+            "`fidec train`. The policy then answers in your units. "
             "If the environment clips its actions, clip them in the data too.",
         )
     return np.clip(unit, -ACTION_LIMIT, ACTION_LIMIT)

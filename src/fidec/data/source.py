@@ -54,11 +54,11 @@ def find_source(text: str) -> tuple[str, DataSource, str]:
         if not what:
             raise ConfigError(f"{text!r} names no data set; expected {source.summary}, such as {source.example}")
         return scheme, source, what
-    for scheme in (*SOURCES.builtin(), *sorted(SOURCES.plugins())):
-        source = SOURCES.get(scheme)
+    sources = list(SOURCES.entries())
+    for scheme, source in sources:
         if source.claims(text):
             return scheme, source, text
-    known = "; ".join(f"{SOURCES.get(name).example} ({SOURCES.get(name).summary})" for name in SOURCES.names())
+    known = "; ".join(f"{source.example} ({source.summary})" for _, source in sources)
     raise ConfigError(f"{text!r} is not a data source. Expected SCHEME:WHAT, such as {known}")
 
 

@@ -14,7 +14,8 @@ import tyro
 
 from fidec import algos, tasks
 from fidec.algos.common.base import check_choices
-from fidec.data.source import SOURCES, absolute_source
+from fidec.data.dataset import OfflineDataset
+from fidec.data.source import SOURCES, absolute_source, load_dataset
 from fidec.errors import ConfigError
 
 _BY_PROTOCOL = cast(int, None)  # None until `resolve` takes the value of the task's protocol
@@ -93,6 +94,11 @@ class RunConfig:
     """Second data source. By default half of each batch is drawn from it, as in RLPD and Cal-QL."""
     buffer_fraction: float = 0.5
     """Share of the second data source in each batch, rounded to whole transitions."""
+    action_low: tuple[float, ...] | None = None
+    """Lowest actions of your own data, one number or one for each dimension, if they are not in [-1, 1] and the data
+    does not store its bounds."""
+    action_high: tuple[float, ...] | None = None
+    """Highest actions, likewise."""
     check_data: bool = True
     """Check your own data before training: print warnings and stop at errors. `fidec data check` shows everything."""
     data_dir: Path | None = None
@@ -190,6 +196,14 @@ class RunConfig:
         if not 0 < self.buffer_fraction < 1:
             raise ConfigError(f"buffer_fraction must lie strictly between 0 and 1, not {self.buffer_fraction}")
 
+    def load(self, source: str) -> OfflineDataset:
+        """The data of a source, with the directory and the action bounds of this run."""
+        bounds = {
+            name: value[0] if value is not None and len(value) == 1 else value
+            for name, value in (("action_low", self.action_low), ("action_high", self.action_high))
+        }
+        return load_dataset(source, cache_dir=self.data_dir, **bounds)
+
     def to_json(self) -> dict[str, Any]:
         """Values for a JSON file, from which `from_json` makes an equal configuration."""
         values = dataclasses.asdict(self)
@@ -226,6 +240,8 @@ class RunConfig:
             values["online"] = config_from_json(OnlineConfig, values.get("online") or {})
             for name in ("data_dir", "out"):
                 values[name] = None if values.get(name) is None else Path(values[name])
+            for name in ("action_low", "action_high"):
+                values[name] = None if values.get(name) is None else tuple(values[name])
             values.setdefault("normalize_observations", False)  # a run of a version without it
             return with_protocol(cls(**values, options=options))
         except (TypeError, ValueError, AttributeError) as error:  # a value of another type, written by hand

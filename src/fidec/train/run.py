@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from fidec import algos, rng
-from fidec.data import OfflineDataset, check_dataset, load_dataset
+from fidec.data import OfflineDataset, check_dataset
 from fidec.data.sampling import parts
 from fidec.envs.factory import EnvFactory, MakeEnv, describe_env, factory_of, is_function
 from fidec.errors import ConfigError, DataError, FidecError, RunError
@@ -207,9 +207,9 @@ def _load(
         if config.data is None:
             what = f"the task {config.task} has no data of its own" if config.task else "nothing to train on"
             raise ConfigError(f"{what}: name a data source with --data (npz:PATH, ...)")
-        dataset = load_dataset(config.data, cache_dir=config.data_dir)
+        dataset = config.load(config.data)
     if buffer is None and config.buffer is not None:
-        buffer = load_dataset(config.buffer, cache_dir=config.data_dir)
+        buffer = config.load(config.buffer)
     if buffer is not None:
         parts(config.batch_size, config.buffer_fraction)
         _check_agree(dataset, buffer)
