@@ -99,7 +99,8 @@ def resumed(work: Path) -> Iterator[tuple[str, str]]:
         terminals=np.arange(500) % 50 == 49,
     )
     run, copy = work / "run", work / "copy"
-    fidec.fit(dataset, run, steps=200, checkpoint_interval=100, options={"hidden": (32, 32)}, quiet=True)
+    options = {"options": {"hidden": (32, 32)}, "normalize_observations": False}
+    fidec.fit(dataset, run, steps=200, checkpoint_interval=100, quiet=True, **options)
     yield "run/uninterrupted", state_of(run, 200)
     shutil.copytree(run, copy)
     shutil.rmtree(copy / "checkpoints" / "00000200")
