@@ -239,7 +239,10 @@ def test_ctrl_c_and_orphans(tmp_path):
     time.sleep(0.3)
     start = time.monotonic()
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=30)
+    try:
+        _, stderr = process.communicate(timeout=30)
+    finally:
+        process.kill()  # if it did not end: where SIGINT is ignored, as in the background of a shell
     assert time.monotonic() - start < 10
     assert "Finished episodes are kept" in stderr
     assert stderr.count("Traceback") <= 1  # that of the script itself: the command line catches it

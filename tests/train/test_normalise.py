@@ -11,7 +11,7 @@ import pytest
 
 import fidec
 from fidec.audit.run import audit
-from fidec.errors import DataError
+from fidec.errors import ConfigError, DataError
 from fidec.train.config import RunConfig, resolve
 from fidec.train.policy import Policy
 from helpers.algorithms import make_batch
@@ -128,6 +128,8 @@ def test_warnings_about_own_data_are_printed_and_errors_stop(tmp_path, tiny, cap
 
 def test_bounds_of_actions_on_the_command_line(cli, tiny, tmp_path):
     data = columns()
+    with pytest.raises(ConfigError, match="give them to dataset_from_arrays"):
+        fidec.fit(fidec.dataset_from_arrays(**data), tmp_path / "run", algo="tiny", action_low=(-1.0,))
     np.savez(tmp_path / "torque.npz", **{**data, "actions": 40 * data["actions"]})
     words = (
         "train",

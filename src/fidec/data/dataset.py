@@ -118,10 +118,11 @@ class OfflineDataset:
     @cached_property
     def observation_statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """(mean, standard deviation) of each observation column; a constant column has the deviation 1."""
-        observations = np.asarray(self.observations)
-        mean, std = observations.mean(axis=0, dtype=np.float64), observations.std(axis=0, dtype=np.float64)
-        # Rounding in float32 is not variation.
-        std = np.where(std > 1e-6 * np.abs(mean), std, 1.0)
+        total = np.zeros(self.observations.shape[1:])
+        mean = sum((part.sum(axis=0, dtype=np.float64) for part in chunks(self.observations)), total) / self.size
+        squares = sum((((part - mean) ** 2).sum(axis=0) for part in chunks(self.observations)), total)
+        std = np.sqrt(squares / self.size)
+        std = np.where(std > 1e-6 * np.abs(mean), std, 1.0)  # rounding in float32 is not variation
         return tuple(mean.tolist()), tuple(std.tolist())
 
     @cached_property

@@ -66,6 +66,8 @@ def train(
         config = dataclasses.replace(config, env=describe_env(env))
     own_arrays = dataset is not None and config.data is None
     config = resolve(config)
+    if own_arrays and (config.action_low is not None or config.action_high is not None):
+        raise ConfigError("action_low and action_high are for a data source: give them to dataset_from_arrays")
     if own_arrays:  # `resolve` names the task's data, which a resumed run would load instead
         config = dataclasses.replace(config, data=None)
     if buffer is not None and config.buffer is None:

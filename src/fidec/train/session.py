@@ -18,7 +18,7 @@ from fidec.data import OfflineDataset
 from fidec.data.feed import Feed, HostFeed, free_memory, make_feed
 from fidec.data.sampling import Sampling
 from fidec.envs.factory import EnvFactory
-from fidec.errors import EnvError, RunError
+from fidec.errors import EnvError
 from fidec.store import files, versions
 from fidec.store.checkpoint import Checkpoints, Restored
 from fidec.store.logs import RunLog
@@ -27,6 +27,7 @@ from fidec.store.rundir import RunDirectory
 from fidec.train import loop
 from fidec.train.config import RunConfig
 from fidec.train.evaluate import Evaluator
+from fidec.train.identity import Identity, check_identity, check_never_saved, identity_of
 from fidec.train.online import Online, make_online
 from fidec.train.policy import Policy
 from fidec.types import Spec
@@ -83,11 +84,7 @@ def open_session(
         checkpoints=Checkpoints(directory.checkpoints, config.keep_checkpoints, warn=journal.message),
         journal=journal,
         signals=signals,
-        identity={
-            "config": config.fixed(),
-            "data": dataset.sha256,
-            "buffer": buffer.sha256 if buffer is not None else None,
-        },
+        identity=identity_of(config, dataset, buffer),
     )
     store = ReplayStore(directory.replay)
     restored = session.restore(store)
@@ -164,7 +161,7 @@ class Session:
     checkpoints: Checkpoints
     journal: Journal
     signals: loop.Signals
-    identity: dict[str, Any]  # what a checkpoint belongs to: the options that cannot change, and the data
+    identity: Identity
     step: int = 0
     carry: Any = None
     evaluated: bool = True  # whether the evaluation that is due at this step was made
@@ -183,11 +180,11 @@ class Session:
             check=lambda extra: store.verify((extra.get("online") or {}).get("segments")),
         )
         if restored is None:
-            self._check_never_saved()
+            check_never_saved(self.directory)
             self.carry = loop.start(self.algorithm, self.config.seed, batch)
             self.journal.log.resume(None)
         else:
-            self._check_identity(restored)
+            check_identity(self.directory, restored, self.identity)
             self.step, self.carry, self.evaluated = restored.step, restored.state, restored.extra["evaluated"]
             self.journal.log.resume(restored.extra["logs"], self.step)
         evaluations = self.directory.read_jsonl("eval")
@@ -195,39 +192,6 @@ class Session:
         self.journal.progress.restart(self.step)
         self._mark = (time.perf_counter(), self.step)
         return restored
-
-    def _check_identity(self, restored: Restored) -> None:
-        """Raise unless the checkpoint was saved by this run, with these options, on this data."""
-        saved = restored.extra.get("identity")
-        if saved is None:  # a run of an older version
-            return
-        own = self.identity
-        other = [
-            f"{name} {saved['config'][name]}, now {value}"
-            for name, value in own["config"].items()
-            if name in saved["config"] and saved["config"][name] != value
-        ]
-        other += [
-            f"{name} with SHA-256 {str(saved[name])[:12]}, now {str(own[name])[:12]}"
-            for name in ("data", "buffer")
-            if saved[name] != own[name]
-        ]
-        if other:
-            raise RunError(
-                f"{self.directory.path}: the checkpoint of step {restored.step} was saved with {'; '.join(other)}. "
-                "Its configuration or its data is not that of this run. Restore them, or start a new run."
-            )
-
-    def _check_never_saved(self) -> None:
-        """Raise if the run has saved before: without its checkpoints it would start again and overwrite the rest."""
-        status = self.directory.read_status() or {}
-        left = [path.name for path in (self.directory.policy, self.directory.replay) if files.has_entries(path)]
-        if left or (status.get("state") != "failed" and status.get("step", 0) > 0):
-            raise RunError(
-                f"{self.directory.path} has no checkpoints, but it was saved at step {status.get('step', 0)}"
-                f"{' and has ' + ' and '.join(left) if left else ''}. Restore checkpoints/ from a copy, or start "
-                "again with --overwrite, which deletes what is left."
-            )
 
     def open_environments(
         self, env: EnvFactory, store: ReplayStore, restored: Restored | None, stack: ExitStack

@@ -1,0 +1,54 @@
+"""What a run's checkpoints belong to: a resumed run continues with its own options, on its own data, or not at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fidec.data import OfflineDataset
+from fidec.errors import RunError
+from fidec.store import files
+from fidec.store.checkpoint import Restored
+from fidec.store.rundir import RunDirectory
+from fidec.train.config import RunConfig
+
+Identity = dict[str, Any]  # JSON, part of every checkpoint
+
+
+def identity_of(config: RunConfig, dataset: OfflineDataset, buffer: OfflineDataset | None) -> Identity:
+    """The options that a resumed run cannot change, and the hashes of its data."""
+    second = None if buffer is None else buffer.sha256
+    return {"config": config.fixed(), "data": dataset.sha256, "buffer": second}
+
+
+def check_identity(directory: RunDirectory, restored: Restored, own: Identity) -> None:
+    """Raise unless the checkpoint was saved by a run with these options, on this data."""
+    saved = restored.extra.get("identity")
+    if saved is None:  # a run of an older version
+        return
+    other = [
+        f"{name} {saved['config'][name]}, now {value}"
+        for name, value in own["config"].items()
+        if name in saved["config"] and saved["config"][name] != value
+    ]
+    other += [
+        f"{name} with SHA-256 {str(saved[name])[:12]}, now {str(own[name])[:12]}"
+        for name in ("data", "buffer")
+        if saved[name] != own[name]
+    ]
+    if other:
+        raise RunError(
+            f"{directory.path}: the checkpoint of step {restored.step} was saved with {'; '.join(other)}. "
+            "Its configuration or its data is not that of this run. Restore them, or start a new run."
+        )
+
+
+def check_never_saved(directory: RunDirectory) -> None:
+    """Raise if the run has saved before: without its checkpoints it would start again and overwrite the rest."""
+    status = directory.read_status() or {}
+    left = [path.name for path in (directory.policy, directory.replay) if files.has_entries(path)]
+    if left or (status.get("state") != "failed" and status.get("step", 0) > 0):
+        raise RunError(
+            f"{directory.path} has no checkpoints, but it was saved at step {status.get('step', 0)}"
+            f"{' and has ' + ' and '.join(left) if left else ''}. Restore checkpoints/ from a copy, or start again "
+            "with --overwrite, which deletes what is left."
+        )
