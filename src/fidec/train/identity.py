@@ -1,4 +1,4 @@
-"""What a run's checkpoints belong to: a resumed run continues with its own options, on its own data, or not at all."""
+"""What a run's checkpoints belong to. A resumed run continues with its own options and data, or not at all."""
 
 from __future__ import annotations
 
