@@ -10,6 +10,7 @@ turn, round after round, and each round gives every method's ratio to FQL.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -76,8 +77,9 @@ class Loop:
         data = random_batch(Spec((args.observation_dim,), args.action_dim), 100_000)
         self.feed = DeviceFeed(data, 0, args.batch_size, PLAIN)
         self.carry = loop.start(update.algorithm, 0, update.batch)
-        steps = loop.make_steps(update.algorithm, 0)
-        self.steps = steps.lower(self.carry, self.feed.example, np.int32(0), np.int32(1)).compile()
+        steps, keys = loop.make_steps(update.algorithm), loop.keys_of(0)
+        compiled = steps.lower(keys, self.carry, self.feed.example, np.int32(0), np.int32(1)).compile()
+        self.steps = partial(compiled, keys)
         self.step, self.pace = 0, loop.Pace()
 
     def run(self, count: int) -> None:

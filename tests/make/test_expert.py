@@ -49,7 +49,7 @@ def test_the_numpy_policy_is_the_jitted_one():
     from fidec.types import Spec
 
     algorithm = rlpd.make(rlpd.RLPDConfig(hidden=TINY.hidden), Spec((29,), 8))
-    state, _ = _learner(TINY, 0, 29, 8).init()
+    state, _ = _learner(TINY, 29, 8).init(jax.random.key(0))
     observations = np.random.default_rng(0).normal(0, 3, (50, 29)).astype(np.float32)
     policy = Policy(layers_of(state.params["actor"]))
     expected = jax.jit(algorithm.act)(state, turned(observations), jax.random.key(1))
@@ -147,17 +147,18 @@ def test_an_interrupted_training_continues_exactly(tmp_path):
 @pytest.mark.slow
 def test_sac_learns_where_to_go():
     """The learner alone, in a world where the reward is how well the action's first entry follows the observation."""
+    from fidec.train.loop import keys_of
     from fidec.types import Batch
 
     training = replace(TINY, hidden=(32,), batch=64, learning_rate=3e-3, environments=8, block=32, capacity=4096)
-    learner = _learner(training, 0, 1, 1)
-    agent, memory = learner.init()
+    learner, keys = _learner(training, 1, 1), keys_of(0)
+    agent, memory = learner.init(keys.update)
     rng = np.random.default_rng(0)
     for block in range(12):
         s = rng.choice([-1.0, 1.0], (256, 1)).astype(np.float32)
         a = rng.uniform(-1, 1, (256, 1)).astype(np.float32)
         batch = Batch(s, a, (s * a)[:, 0], np.zeros(256, np.float32), s, a)
-        agent, memory, _ = learner.learn(agent, memory, batch, block)
+        agent, memory, _ = learner.learn(keys, agent, memory, batch, block)
     x = np.array([[1.0], [-1.0]], np.float32)
     (first, bias), (last, bias2) = layers_of(agent.params["actor"])
     import jax

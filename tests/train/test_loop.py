@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +46,8 @@ class Loop:
         self.feed = DeviceFeed(self.data, SEED, BATCH, PLAIN)
         self.chunk, _ = self.feed.at(0)  # of more steps than any test here takes
         self.batch = loop.example_batch(self.feed.example)
-        self.steps = loop.make_steps(self.algorithm, SEED)
+        self.jitted = loop.make_steps(self.algorithm)
+        self.steps = partial(self.jitted, loop.keys_of(SEED))
 
     def start(self):
         return loop.start(self.algorithm, SEED, self.batch)
@@ -74,7 +76,7 @@ def test_dispatches_of_any_length_give_the_same_bits(fidec):
     parts = run(fidec.steps, fidec.start(), fidec.chunk, 1, 8, 8, 13, 22, STEPS)
     assert bits(whole) == bits(parts)
     assert int(whole.state.step) == STEPS
-    assert fidec.steps._cache_size() == 1  # first and last are arguments, so no length is compiled again
+    assert fidec.jitted._cache_size() == 1  # first and last are arguments, so no length is compiled again
 
 
 def compare_with_single_updates(case, count: int) -> None:
@@ -109,7 +111,7 @@ def test_the_bits_depend_on_every_step_and_on_the_seed(linear):
     skipped = linear.steps(linear.start(), linear.chunk, np.int32(1), np.int32(STEPS))
     rows, _ = DeviceFeed(linear.data, SEED + 1, BATCH, PLAIN).at(0)
     other = linear.steps(linear.start(), rows, np.int32(0), np.int32(STEPS))
-    noise = loop.make_steps(linear.algorithm, SEED + 1)(linear.start(), linear.chunk, np.int32(0), np.int32(STEPS))
+    noise = linear.jitted(loop.keys_of(SEED + 1), linear.start(), linear.chunk, np.int32(0), np.int32(STEPS))
     assert bits(whole.state["weight"]) != bits(skipped.state["weight"])
     assert bits(whole.state["weight"]) != bits(other.state["weight"])
     assert bits(whole.state["weight"]) != bits(noise.state["weight"])
@@ -195,7 +197,7 @@ def test_a_signal_stops_between_dispatches(linear):
 
 def test_steps_taken_one_by_one_are_the_loop(linear):
     """As images are trained on a CPU."""
-    alone = loop.one_by_one(loop.make_steps(linear.algorithm, SEED, looped=False))
+    alone = loop.one_by_one(partial(loop.make_steps(linear.algorithm, looped=False), loop.keys_of(SEED)))
     carry = run(alone, linear.start(), linear.chunk, 1, 3, STEPS)
     whole = run(linear.steps, linear.start(), linear.chunk, STEPS)
     assert int(carry.state["count"]) == int(whole.state["count"]) == STEPS

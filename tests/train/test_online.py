@@ -109,6 +109,15 @@ def test_stopped_anywhere_and_resumed_is_uninterrupted(dataset, whole, tmp_path,
     assert online_fingerprint(tmp_path / "stopped", total) == online_fingerprint(uninterrupted, total)
 
 
+def test_another_seed_compiles_nothing(dataset, whole, compile_cache, tmp_path):
+    """Keys are arguments of the compiled programs, so the whole run with another seed finds all of them compiled."""
+    whole("three environments")
+    before = {path.name for path in compile_cache.glob("*-cache")}
+    assert any(name.startswith("jit_steps") for name in before)
+    train(dataset, tmp_path / "other", "three environments", seed=SETTINGS["seed"] + 1)
+    assert {path.name for path in compile_cache.glob("*-cache")} == before
+
+
 def test_an_offline_run_that_is_extended_equals_one_with_an_online_phase(dataset, whole, tmp_path):
     train(dataset, tmp_path / "later", "three environments", online_steps=0)
     assert not (tmp_path / "later" / "replay").exists()

@@ -64,8 +64,9 @@ class DeviceFeed:
 
     def __init__(self, data: Drawable, seed: int, batch_size: int, sampling: Sampling):
         one = partial(drawn, count=batch_size, settings=sampling)
-        self.steps, self.example = _layout(jax.eval_shape(one, data, rng.stream(seed, "batch")))
-        self._draw = jax.jit(lambda data, first: jax.vmap(partial(one, data))(_step_keys(seed, first, self.steps)))
+        self._key = rng.stream(seed, "batch")
+        self.steps, self.example = _layout(jax.eval_shape(one, data, self._key))
+        self._draw = jax.jit(lambda data, *at: jax.vmap(partial(one, data))(_step_keys(*at, self.steps)))
         self.data = data
         self._now: tuple[int, Chunk] | None = None
 
@@ -73,7 +74,7 @@ class DeviceFeed:
         first = step - step % self.steps
         if self._now is None or self._now[0] != first:
             self._now = None  # free its memory for the next
-            self._now = first, Chunk(self._draw(self.data, np.int32(first)), np.int32(first))
+            self._now = first, Chunk(self._draw(self.data, self._key, np.int32(first)), np.int32(first))
         return self._now[1], first + self.steps
 
     def close(self) -> None:
@@ -97,7 +98,8 @@ class HostFeed:
             keys = source_keys(key)[: len(sources)]
             return [row_numbers(*each) for each in zip(keys, counts, sizes, strict=True)]
 
-        self._numbers = jax.jit(lambda first: jax.vmap(numbers)(_step_keys(seed, first, self.steps)))
+        self._key = rng.stream(seed, "batch")
+        self._numbers = jax.jit(lambda *at: jax.vmap(numbers)(_step_keys(*at, self.steps)))
         self._thread = ThreadPoolExecutor(1, "fidec-feed")
         self._coming: dict[int, Future[Chunk]] = {}
         self._now: tuple[int, Chunk] | None = None
@@ -116,7 +118,7 @@ class HostFeed:
 
     def _chunk(self, first: int) -> Chunk:
         with jax.default_device(_host_device()):
-            numbers = [np.asarray(each) for each in self._numbers(np.int32(first))]
+            numbers = [np.asarray(each) for each in self._numbers(self._key, np.int32(first))]
         rows = [_take(source, each, self._stack) for source, each in zip(self._sources, numbers, strict=True)]
         if len(rows) == 2:
             rows = [jax.tree.map(lambda *columns: np.concatenate(columns, axis=1), *rows)]
@@ -177,9 +179,9 @@ def _layout(batch: Batch) -> tuple[int, Chunk]:
     return steps, Chunk(rows, jax.ShapeDtypeStruct((), np.int32))
 
 
-def _step_keys(seed: int, first: Any, steps: int) -> jax.Array:
-    """The keys of the batches of these steps."""
-    return jax.vmap(partial(rng.at, rng.stream(seed, "batch")))(first + jnp.arange(steps, dtype=jnp.int32))
+def _step_keys(key: PRNGKey, first: Any, steps: int) -> jax.Array:
+    """The keys of the batches of these steps; `key` is the root of the stream."""
+    return jax.vmap(partial(rng.at, key))(first + jnp.arange(steps, dtype=jnp.int32))
 
 
 def _take(source: Source, numbers: np.ndarray, frame_stack: int) -> Batch:

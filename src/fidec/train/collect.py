@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -25,11 +26,10 @@ def make_explorer(algorithm: Algorithm, seed: int, action_dim: int) -> Any:
     `random` says which environments get a uniformly random action. The key of an action depends only on its episode
     and its step. So an episode gets the same random numbers with any number of environments, and when it is replayed.
     """
-    key = rng.stream(seed, "explore")
     explore = algorithm.explore or algorithm.act
 
     @jax.jit
-    def actions(policy, observations, episodes, steps, random):
+    def actions(key, policy, observations, episodes, steps, random):
         def one(observation, episode, step, random):
             own = rng.at(key, episode, step)
             uniform = jax.random.uniform(own, (action_dim,), minval=-1.0, maxval=1.0)
@@ -37,7 +37,7 @@ def make_explorer(algorithm: Algorithm, seed: int, action_dim: int) -> Any:
 
         return jax.vmap(one)(observations, episodes, steps, random)
 
-    return actions
+    return partial(actions, rng.stream(seed, "explore"))
 
 
 def rows_of(transitions: list[Transition], spec: Spec, reward_shift: float) -> Rows:

@@ -26,7 +26,7 @@ from fidec.data.feed import Chunk, Feed, batch_of
 from fidec.data.replay import Replay
 from fidec.data.sampling import PLAIN, Joined, Mixture, Sampling, Source, draw
 from fidec.errors import NonFiniteError
-from fidec.types import Batch, Metrics, Spec
+from fidec.types import Batch, Metrics, PRNGKey, Spec
 
 DISPATCH_SECONDS = 1.0  # length of a dispatch; signals and the progress bar wait for its end
 NEVER = int(np.iinfo(np.int32).max)
@@ -39,6 +39,17 @@ class Carry(NamedTuple):
     sums: dict[str, jax.Array]  # of each metric since `since`
     since: jax.Array
     bad: dict[str, jax.Array]  # the first step at which the metric was not finite
+
+
+class Keys(NamedTuple):
+    """The root keys of a run's updates. They are arguments of the compiled loop, so one program serves all seeds."""
+
+    batch: PRNGKey
+    update: PRNGKey
+
+
+def keys_of(seed: int) -> Keys:
+    return Keys(rng.stream(seed, "batch"), rng.stream(seed, "update"))
 
 
 def start(algorithm: Algorithm, seed: int, batch: Batch) -> Carry:
@@ -64,19 +75,18 @@ def step_by_step(spec: Spec) -> bool:
     return spec.images and jax.default_backend() == "cpu"
 
 
-def make_steps(algorithm: Algorithm, seed: int, sampling: Sampling = PLAIN, *, looped: bool = True) -> Any:
-    """steps(carry, chunk, first, last) -> carry: the updates first, ..., last - 1, as one jitted loop.
+def make_steps(algorithm: Algorithm, sampling: Sampling = PLAIN, *, looped: bool = True) -> Any:
+    """steps(keys, carry, chunk, first, last) -> carry: the updates first, ..., last - 1, as one jitted loop.
 
     The chunk has the rows of all these steps. The carry is donated: its buffers are reused, and the caller must not
     use it again. Unless `looped`, only the update of step `first` is made.
     """
-    batch_key, update_key = rng.stream(seed, "batch"), rng.stream(seed, "update")
 
-    @partial(jax.jit, donate_argnums=0)
-    def steps(carry: Carry, chunk: Chunk, first: jax.Array, last: jax.Array) -> Carry:
+    @partial(jax.jit, donate_argnums=1)
+    def steps(keys: Keys, carry: Carry, chunk: Chunk, first: jax.Array, last: jax.Array) -> Carry:
         def body(step, carry: Carry) -> Carry:
-            batch = batch_of(chunk, step, rng.at(batch_key, step), sampling)
-            state, metrics = algorithm.update(carry.state, batch, rng.at(update_key, step))
+            batch = batch_of(chunk, step, rng.at(keys.batch, step), sampling)
+            state, metrics = algorithm.update(carry.state, batch, rng.at(keys.update, step))
             return record(carry, state, metrics, step)
 
         return jax.lax.fori_loop(first, last, body, carry) if looped else body(first, carry)
@@ -86,7 +96,6 @@ def make_steps(algorithm: Algorithm, seed: int, sampling: Sampling = PLAIN, *, l
 
 def make_online_steps(
     algorithm: Algorithm,
-    seed: int,
     batch_size: int,
     sampling: Sampling,
     *,
@@ -94,21 +103,20 @@ def make_online_steps(
     updates: int,
     looped: bool,
 ) -> Any:
-    """steps(carry, offline, buffer, first, last) -> carry: as `make_steps`, but each batch is drawn inside the loop.
+    """steps(keys, carry, offline, buffer, first, last) -> carry: as `make_steps`, but batches are drawn in the loop.
 
     A step has `updates` updates. The carry is donated. Unless `looped`, only the updates of step `first` are made.
     """
-    batch_key, update_key = rng.stream(seed, "batch"), rng.stream(seed, "update")
     source = Mixture if balanced else Joined
 
-    @partial(jax.jit, donate_argnums=0)
-    def steps(carry: Carry, offline: Source, buffer: Replay, first: jax.Array, last: jax.Array) -> Carry:
+    @partial(jax.jit, donate_argnums=1)
+    def steps(keys: Keys, carry: Carry, offline: Source, buffer: Replay, first: jax.Array, last: jax.Array) -> Carry:
         def body(number, carry: Carry) -> Carry:
             step, which = number // updates, number % updates
             position = (step,) if updates == 1 else (step, which)
-            key = rng.at(batch_key, *position)
+            key = rng.at(keys.batch, *position)
             batch = draw(source(offline, buffer), key, batch_size, sampling)
-            state, metrics = algorithm.update(carry.state, batch, rng.at(update_key, *position))
+            state, metrics = algorithm.update(carry.state, batch, rng.at(keys.update, *position))
             return record(carry, state, metrics, step, updates)
 
         if looped:

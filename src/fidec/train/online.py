@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -73,14 +74,13 @@ class Online:
         self._looped = not loop.step_by_step(spec)
         self._jitted = loop.make_online_steps(
             algorithm,
-            seed,
             batch_size,
             sampling,
             balanced=self.balanced,
             updates=config.updates,
             looped=self._looped,
         )
-        self._pace = loop.Pace()
+        self._keys, self._pace = loop.keys_of(seed), loop.Pace()
         self._update: Callable | None = None  # compiled when first needed
         self._explore = make_explorer(algorithm, seed, spec.action_dim)
 
@@ -161,8 +161,9 @@ class Online:
         """Compile the updates if that was not done; returns the seconds that it took."""
         before = time.perf_counter()
         if self._update is None:
-            compiled = self._jitted.lower(carry, self.offline, self.buffer.replay, np.int32(0), np.int32(1)).compile()
-            self._update = compiled if self._looped else loop.one_by_one(compiled)
+            data = self.offline, self.buffer.replay, np.int32(0), np.int32(1)
+            update = partial(self._jitted.lower(self._keys, carry, *data).compile(), self._keys)
+            self._update = update if self._looped else loop.one_by_one(update)
         return time.perf_counter() - before
 
     def run_to(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -271,10 +272,11 @@ class Session:
     def _compile(self) -> Callable:
         before = time.perf_counter()
         looped = not loop.step_by_step(self.spec)
-        jitted = loop.make_steps(self.algorithm, self.config.seed, self.sampling, looped=looped)
-        compiled = jitted.lower(self.carry, self.feed.example, np.int32(0), np.int32(1)).compile()
+        jitted, keys = loop.make_steps(self.algorithm, self.sampling, looped=looped), loop.keys_of(self.config.seed)
+        compiled = jitted.lower(keys, self.carry, self.feed.example, np.int32(0), np.int32(1)).compile()
         self._record_compilation(time.perf_counter() - before)
-        return compiled if looped else loop.one_by_one(compiled)
+        steps = partial(compiled, keys)
+        return steps if looped else loop.one_by_one(steps)
 
     def _record_compilation(self, seconds: float) -> None:
         """Log the time of a compilation, and do not count it in the speed."""

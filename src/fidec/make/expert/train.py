@@ -33,7 +33,8 @@ from fidec.make.shards import locked
 from fidec.quiet import global_numpy_seed
 from fidec.store.checkpoint import Checkpoints
 from fidec.store.files import remove, to_builtin
-from fidec.types import Batch, Spec
+from fidec.train.loop import Keys, keys_of
+from fidec.types import Batch, PRNGKey, Spec
 
 CHECKPOINT_SECONDS = 300.0
 _RECENT = 20  # episodes that the displayed return is a mean of
@@ -120,9 +121,9 @@ class Trainer:
         with global_numpy_seed(seed):
             self._observations = np.stack([track.reset(seed=i) for i, track in enumerate(self._tracks)])
         sizes = turned(self._observations).shape[-1], self._tracks[0].action_dim
-        self._learner = _learner(training, seed, *sizes)
+        self._learner, self._keys = _learner(training, *sizes), keys_of(seed)
         if not self._restore():
-            self._agent, self._replay = self._learner.init()
+            self._agent, self._replay = self._learner.init(rng.stream(seed, "init"))
 
     @property
     def steps(self) -> int:
@@ -148,7 +149,8 @@ class Trainer:
         if self.steps <= self.training.random_steps:
             self._replay = self._learner.add(self._replay, batch)
             return {}
-        self._agent, self._replay, metrics = self._learner.learn(self._agent, self._replay, batch, self.blocks)
+        known = self._agent, self._replay
+        self._agent, self._replay, metrics = self._learner.learn(self._keys, *known, batch, self.blocks)
         return metrics
 
     def _collect(self, draws: np.random.Generator) -> Batch:
@@ -190,7 +192,7 @@ class Trainer:
 
     def _restore(self) -> bool:
         """Continue from the newest checkpoint, if there is one."""
-        agent, memory = jax.eval_shape(self._learner.init)
+        agent, memory = jax.eval_shape(self._learner.init, rng.stream(self.seed, "init"))
         restored = self.checkpoints.latest({"agent": agent, "replay": memory})
         if restored is None:
             return False
@@ -211,13 +213,15 @@ class Trainer:
 class _Learner(NamedTuple):
     """Compiled functions of an agent and its memory."""
 
-    init: Callable[[], tuple[Any, replay.Replay]]
+    init: Callable[[PRNGKey], tuple[Any, replay.Replay]]
     add: Callable[[replay.Replay, Batch], replay.Replay]
-    learn: Callable[[Any, replay.Replay, Batch, int], tuple[Any, replay.Replay, Any]]  # store a block, then update
+    learn: Callable[
+        [Keys, Any, replay.Replay, Batch, int], tuple[Any, replay.Replay, Any]
+    ]  # store a block, then update
 
 
 @cache
-def _learner(training: Training, seed: int, observation_dim: int, action_dim: int) -> _Learner:
+def _learner(training: Training, observation_dim: int, action_dim: int) -> _Learner:
     config = rlpd.RLPDConfig(
         hidden=training.hidden,
         learning_rate=training.learning_rate,
@@ -228,20 +232,18 @@ def _learner(training: Training, seed: int, observation_dim: int, action_dim: in
     algorithm = rlpd.make(config, Spec((observation_dim,), action_dim))
     sizes = (observation_dim, action_dim, None, None, observation_dim, action_dim)
     example = Batch(*(np.zeros((1,) if size is None else (1, size), np.float32) for size in sizes))
-    batch_key, update_key = rng.stream(seed, "batch"), rng.stream(seed, "update")
 
     @jax.jit
-    def init():
-        memory = replay.empty(example, training.capacity)
-        return algorithm.init(rng.stream(seed, "init")), memory
+    def init(key):
+        return algorithm.init(key), replay.empty(example, training.capacity)
 
-    @partial(jax.jit, donate_argnums=(0, 1))
-    def learn(agent, memory, new, block):
+    @partial(jax.jit, donate_argnums=(1, 2))
+    def learn(keys, agent, memory, new, block):
         memory = replay.add(memory, new)
 
         def update(agent, i):
-            batch = replay.sample(memory, rng.at(batch_key, block, i), training.batch)
-            return algorithm.update(agent, batch, rng.at(update_key, block, i))
+            batch = replay.sample(memory, rng.at(keys.batch, block, i), training.batch)
+            return algorithm.update(agent, batch, rng.at(keys.update, block, i))
 
         agent, metrics = jax.lax.scan(update, agent, jnp.arange(training.block_updates))
         return agent, memory, jax.tree.map(jnp.mean, metrics)
