@@ -29,7 +29,11 @@ if version("jaxlib").startswith("0.10."):  # XLA stops at a flag that it does no
 
 
 def pytest_configure(config):
-    """The normal tier compiles quickly, the slow one as users do; XLA_FLAGS from outside, even empty, is kept."""
+    """The normal tier compiles quickly, the slow one as users do; XLA_FLAGS from outside, even empty, is kept.
+
+    Tests leave the user's cache of compiled programs alone. They share one with the fixture `compile_cache`.
+    """
+    os.environ["FIDEC_COMPILE_CACHE"] = "off"
     if config.getoption("markexpr") == "not slow":
         os.environ.setdefault("XLA_FLAGS", " ".join(QUICK))
 
@@ -53,7 +57,7 @@ def _free_memory():
 
 @pytest.fixture(scope="session")
 def compile_cache(tmp_path_factory):
-    """JAX's persistent compilation cache, so that a test suite compiles each program once. fidec leaves it off."""
+    """JAX's persistent compilation cache, so that a test suite compiles each program once."""
     import jax
 
     directory = tmp_path_factory.mktemp("jax-cache")

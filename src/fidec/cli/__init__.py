@@ -28,7 +28,7 @@ COMMANDS = {
     "geometry": ("fidec.cli.geometry", "compare trust regions on known densities; check the theorems"),
     "algos": ("fidec.cli.algos", "list the methods, or describe one"),
     "tasks": ("fidec.cli.tasks", "list the tasks, or describe one"),
-    "doctor": ("fidec.cli.doctor", "show devices, rendering, versions, cache and disk of this machine"),
+    "doctor": ("fidec.cli.doctor", "show devices, rendering, versions, caches and disk of this machine"),
 }
 HELP = {"-h", "--help"}
 

@@ -27,7 +27,7 @@ renderer.close()
 
 @dataclass(frozen=True)
 class DoctorArgs:
-    """Report JAX's devices, the installed extras, MuJoCo and headless rendering, versions, cache and free disk."""
+    """Report JAX's devices, the installed extras, MuJoCo and headless rendering, versions, caches and free disk."""
 
     json: bool = False
     """Print as JSON."""
@@ -52,6 +52,7 @@ def main(argv: list[str]) -> int:
 
 def examine() -> dict[str, Any]:
     """Facts by name. `ok` is false if something that is installed does not work; a missing extra is no fault."""
+    from fidec import compilation
     from fidec.data.cache import data_dir
     from fidec.store.versions import environment
 
@@ -72,6 +73,7 @@ def examine() -> dict[str, Any]:
         "simulator": simulator,
         "rendering": _rendering() if has_simulator else missing,
         "cache": str(cache),
+        "compiled": compilation.describe(),
         "free_disk": f"{shutil.disk_usage(place).free / 1e9:.1f} GB",
         "extras": available,
         "packages": env["packages"],

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fidec import compilation
 from fidec.geometry import frontier, lab, landscapes
 from fidec.geometry.methods import CONSTRAINTS
 from fidec.plots import GREEN, INK, PURPLE, new_figure, save_figure, style_axes
@@ -28,6 +29,7 @@ def run(
     report: Callable[[str], None] = lambda text: None,
 ) -> list[dict[str, Any]]:
     """A row for each landscape and constraint: the value at one nat with the calibrated time and with fixed times."""
+    compilation.enable()
     sizes = sizes or lab.Sizes()
     rows = []
     for name in names:

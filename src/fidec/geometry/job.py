@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fidec import compilation
 from fidec.geometry import frontier, lab, landscapes
 from fidec.geometry.methods import METHODS
 from fidec.launch import serve
@@ -46,4 +47,5 @@ def train(landscape: landscapes.Landscape, method: str, seeds: int, sizes: lab.S
 
 
 if __name__ == "__main__":
+    compilation.enable()
     serve(lambda out: lambda job: do(Path(out), *job))

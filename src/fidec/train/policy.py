@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fidec import algos, rng
+from fidec import algos, compilation, rng
 from fidec.errors import CheckpointError, ConfigError
 from fidec.store import files, trees
 from fidec.train.config import config_from_json
@@ -143,6 +143,7 @@ def load_policy(directory: str | Path) -> Policy:
     if (directory / "run.json").exists():
         raise CheckpointError(f"the run {directory} has no policy yet: it is saved with the first checkpoint")
     files.verify_manifest(directory)
+    compilation.enable()
     card = files.read_json(directory / CARD)
     try:
         return _from_card(directory, card)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fidec import algos, rng
+from fidec import algos, compilation, rng
 from fidec.data import OfflineDataset, check_dataset
 from fidec.data.sampling import parts
 from fidec.envs.factory import EnvFactory, MakeEnv, describe_env, factory_of, is_function
@@ -284,6 +284,7 @@ def _train(
     quiet: bool,
     messages: Sequence[str] = (),
 ) -> Result:
+    compilation.enable()
     run: Session | None = None
     try:
         with ExitStack() as stack:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from fidec import compilation
 from fidec.geometry.theorems.bias import score_bias
 from fidec.geometry.theorems.gap import optimality_gap
 from fidec.geometry.theorems.kl import push_forward_kl
@@ -33,6 +34,7 @@ def run(
     for name in which:
         if name not in CHECKS:
             raise unknown("theorem", name, CHECKS)
+    compilation.enable()
     results: dict[str, dict[str, Any]] = {}
     for name in which:
         result = CHECKS[name]()

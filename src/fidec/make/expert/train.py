@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fidec import rng
+from fidec import compilation, rng
 from fidec.algos import rlpd
 from fidec.console import Progress
 from fidec.data import replay
@@ -76,6 +76,7 @@ def train_expert(
     with locked(directory):
         if (directory / RECORD).exists():  # another process was faster
             return load_expert(directory)
+        compilation.enable()
         trainer = Trainer(training, directory)
         with Progress(training.steps, trainer.steps, name="the ant's expert", enabled=progress) as bar:
             saved = time.monotonic()
