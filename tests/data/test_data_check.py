@@ -75,6 +75,14 @@ def test_description_counts_are_right():
         ),
         (lambda c: c.pop("truncations"), "episodes", "note", "one episode"),
         (lambda c: c.__setitem__("terminals", c.pop("truncations")), "terminals", "warning", "time limit"),
+        (lambda c: _mark_time_limits(c), "terminals", "warning", "9 of 30 episodes have exactly 15 steps"),
+        (
+            lambda c: c.__setitem__("terminals", np.arange(300) % 15 == 3),
+            "next state",
+            "ok",
+            "20 of 300 rows are used",
+        ),
+        (lambda c: c["truncations"].__setitem__(0, True), "next state", "warning", "1 of 300 rows are not used"),
         (lambda c: c["rewards"].__setitem__(slice(None), 1), "rewards", "warning", "every reward is 1"),
         (lambda c: c["rewards"].__imul__(1e4), "rewards", "note", "large values"),
         (lambda c: c["observations"].__imul__(1e4), "scale", "note", "scaled"),
@@ -95,6 +103,14 @@ def test_unusual_data_is_reported(change, topic, severity, words):
     assert any(f.severity == severity and words in f.text for f in report.findings if f.topic == topic), (
         report.to_text()
     )
+
+
+def _mark_time_limits(data: dict[str, np.ndarray]) -> None:
+    """Every second episode falls after 5 steps, the others reach a time limit that is marked as a task end."""
+    ends = data.pop("truncations").copy()
+    ends[np.arange(300) % 30 == 4] = True
+    ends[-10:] = False  # the very last episode is incomplete
+    data["terminals"] = ends
 
 
 def _repeat(data: dict[str, np.ndarray]) -> None:

@@ -370,7 +370,7 @@ def broken_columns(rng: np.random.Generator) -> dict[str, object]:
         changes += [lambda: _set(bad, row, 1.5), lambda: np.zeros((20, 0)), lambda: np.ones((20, 2), int)]
     if key in ("terminals", "timeouts"):
         changes += [lambda: _set(bad, row, 0.5), lambda: _set(bad, row, -1)]
-    if key in ("observations", "actions", "rewards") and rng.random() < 0.1:
+    if key in ("observations", "actions") and rng.random() < 0.1:
         del arrays[key]
     else:
         arrays[key] = changes[int(rng.integers(len(changes)))]()

@@ -51,6 +51,7 @@ METHOD = Method(
     summary="behaviour cloning with a Gaussian",
     config=BCConfig,
     make=make,
+    needs_rewards=False,
     offline_only="it imitates its data, so it would imitate its own actions and not improve",
     logs={"mse": "mean squared error of the mean action"},
 )

@@ -173,7 +173,7 @@ def _list(args: ListArgs) -> int:
 
 
 def _show(args: SourceArgs) -> int:
-    from fidec.data.check import describe_dataset, description_text
+    from fidec.data.describe import describe_dataset, description_text
     from fidec.data.source import load_dataset
 
     facts = describe_dataset(load_dataset(args.source, cache_dir=args.data_dir))

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fidec.data.arrays import dataset_from_arrays
     from fidec.data.cache import data_dir
-    from fidec.data.check import Report, check_dataset, describe_dataset
+    from fidec.data.check import Report, check_dataset
     from fidec.data.dataset import OfflineDataset
+    from fidec.data.describe import describe_dataset
     from fidec.data.listing import CachedFile, list_cache
     from fidec.data.source import DataSource, load_dataset
 
@@ -24,7 +25,7 @@ _HOMES = {
     "check_dataset": "check",
     "data_dir": "cache",
     "dataset_from_arrays": "arrays",
-    "describe_dataset": "check",
+    "describe_dataset": "describe",
     "list_cache": "listing",
     "load_dataset": "source",
 }

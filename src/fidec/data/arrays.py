@@ -17,6 +17,7 @@ from fidec.data.columns import (
     row_vector,
 )
 from fidec.data.dataset import OfflineDataset, episodes_of
+from fidec.data.episodes import flat_columns, id_changes
 from fidec.data.mapped import is_mapped, take
 from fidec.errors import DataError
 
@@ -27,6 +28,7 @@ FILE_KEYS = (
     "rewards",
     "terminals",
     "timeouts",
+    "episodes",
     "next_observations",
     "action_low",
     "action_high",
@@ -36,12 +38,13 @@ FILE_KEYS = (
 def dataset_from_arrays(
     observations: Any,
     actions: Any,
-    rewards: Any,
+    rewards: Any = None,
     terminals: Any = None,
     masks: Any = None,
     truncations: Any = None,
     next_observations: Any = None,
     *,
+    episodes: Any = None,
     action_low: Any = None,
     action_high: Any = None,
     name: str = "arrays",
@@ -52,8 +55,12 @@ def dataset_from_arrays(
 
     Where episodes end. `terminals[t]` is 1 where the task ended with row t (Gymnasium's `terminated`, D4RL's
     `terminals`); `truncations[t]` is 1 where the episode was only cut after row t (Gymnasium's `truncated`,
-    D4RL's `timeouts`). An episode ends at either; the very last row always ends one (as a cut, if nothing
-    else is said). With neither, all rows are one episode.
+    D4RL's `timeouts`). `episodes[t]` is the id of the episode of row t, a number or a text: where it changes, the
+    episode was cut, unless `terminals` says that the task ended. An episode ends at each of the three; the very
+    last row always ends one (as a cut, if nothing else is said). With none of them, all rows are one episode.
+
+    Instead of flat arrays, all of them may be lists with one array per episode, which then need no `episodes`. If
+    episodes have one observation more than actions, as Gymnasium gives them, the last one is the last next state.
 
     What is bootstrapped. `masks[t]` is 1 where the value of the next state counts. The default is
     `1 - terminals`: a task end stops the sum of rewards, a time limit does not. If you pass `masks`, they are
@@ -67,6 +74,9 @@ def dataset_from_arrays(
     Actions lie in [-1, 1], or between `action_low` and `action_high` (one number or one per dimension). They
     are rescaled to [-1, 1] inside, and the policy answers in your units.
 
+    `rewards` may be left out for methods that use none, such as `bc`. Observations are one array: a dictionary with
+    one entry is unwrapped.
+
     What cannot be used (NaN, wrong lengths, text) raises a `DataError` that names key and row.
     """
     return build_dataset(
@@ -77,6 +87,7 @@ def dataset_from_arrays(
             "terminals": terminals,
             "masks": masks,
             "truncations": truncations,
+            "episodes": episodes,
             "next_observations": next_observations,
             "action_low": action_low,
             "action_high": action_high,
@@ -99,16 +110,18 @@ def build_dataset(
 ) -> OfflineDataset:
     """The rules of `dataset_from_arrays` on a dict of columns; errors begin with `where`."""
     given = {key: value for key, value in columns.items() if value is not None}
-    for key in ("observations", "actions", "rewards"):
+    for key in ("observations", "actions"):
         if key not in given:
             raise fail(where, key, " is missing.")
+    given = flat_columns(where, given)
     observations = observation_array(where, "observations", given["observations"])
     rows = len(observations)
     actions_raw = np.asarray(given["actions"])
     dim = actions_raw.shape[1] if actions_raw.ndim == 2 else 1
     bounds = action_bounds(where, given.get("action_low"), given.get("action_high"), dim)
     actions = action_array(where, given["actions"], rows, bounds)
-    rewards = row_vector(where, "rewards", given["rewards"], rows)
+    has_rewards = "rewards" in given
+    rewards = row_vector(where, "rewards", given["rewards"] if has_rewards else np.zeros(rows), rows)
     ends, masks = _ends_and_masks(where, given, rows)
 
     if "next_observations" in given:
@@ -121,7 +134,7 @@ def build_dataset(
                 f" is {next_observations.shape} {next_observations.dtype} but 'observations' is "
                 f"{observations.shape} {observations.dtype}; they must agree.",
             )
-        keep = None
+        use = {"rows": rows}
         if copy:  # the user may change their arrays afterwards
             observations, next_observations = _own(observations), _own(next_observations)
     else:
@@ -131,13 +144,14 @@ def build_dataset(
                 f"{where}: no episode has a next state: every row ends an episode that was only cut. "
                 "Pass next_observations, or check 'terminals' and 'truncations'."
             )
+        use = row_use(rows, np.flatnonzero(keep), next_row[keep])
         next_observations = take(observations, next_row[keep])
         observations, actions = take(observations, keep), actions[keep]
         rewards, masks, ends = rewards[keep], masks[keep], ends[keep]
 
     following = np.arange(1, len(actions) + 1)
     following[ends] -= 1
-    facts = {"rows": rows, "transitions": len(actions), **(info or {})}
+    facts = {**use, "transitions": len(actions), **(info or {})}
     return OfflineDataset(
         observations=observations,
         actions=actions,
@@ -152,6 +166,7 @@ def build_dataset(
         info=facts,
         action_low=None if bounds is None else bounds[0],
         action_high=None if bounds is None else bounds[1],
+        has_rewards=has_rewards,
     )
 
 
@@ -159,17 +174,25 @@ def dataset_from_file(
     columns: dict[str, Any], file: Path, source: str, *, action_low: Any = None, action_high: Any = None
 ) -> OfflineDataset:
     """A data set from the columns of a file, which must say where its episodes end."""
-    if not {"terminals", "truncations", "timeouts"} & set(columns):
+    if not {"terminals", "truncations", "timeouts", "episodes"} & set(columns):
         raise fail(
             str(file),
             "terminals",
-            " is missing, and so are 'truncations' and 'timeouts': the file does not say where episodes end.",
+            " is missing, and so are 'truncations', 'timeouts' and 'episodes': the file does not say where episodes "
+            "end.",
         )
     timeouts = columns.pop("timeouts", None)
     columns.setdefault("truncations", timeouts)
     if action_low is not None or action_high is not None:
         columns |= {"action_low": action_low, "action_high": action_high}
     return build_dataset(columns, where=str(file), name=file.stem, source=source, info={"file": str(file)})
+
+
+def row_use(rows: int, kept: np.ndarray, following: np.ndarray) -> dict[str, int]:
+    """How many rows were given, and how many of them are only a next state or nothing, for `OfflineDataset.info`."""
+    used = np.zeros(rows, bool)
+    used[kept] = used[following] = True
+    return {"rows": rows, "next_state_rows": int(used.sum()) - len(kept), "unused_rows": int((~used).sum())}
 
 
 def _own(array: np.ndarray) -> np.ndarray:
@@ -196,6 +219,8 @@ def _ends_and_masks(where: str, given: dict[str, Any], rows: int) -> tuple[np.nd
             )
         masks = 1.0 - terminals.astype(np.float32)
     ends = terminals | cut
+    if "episodes" in given:
+        ends |= id_changes(where, given["episodes"], rows)
     ends[-1] = True
     return ends, masks
 

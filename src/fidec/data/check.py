@@ -1,14 +1,14 @@
-"""Describe a data set (`describe_dataset`) and report what is unusual about it (`check_dataset`)."""
+"""Report what is unusual about a data set (`check_dataset`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 
 from fidec.data.dataset import OfflineDataset
+from fidec.data.describe import describe_dataset, description_text, share
 from fidec.data.mapped import chunk_rows, chunks, extremes
 
 Severity = Literal["ok", "note", "warning", "error"]
@@ -49,78 +49,6 @@ class Report:
         return {"worst": self.worst, "findings": findings, "facts": self.facts}
 
 
-def describe_dataset(dataset: OfflineDataset) -> dict[str, Any]:
-    """Facts of a data set that JSON can hold, for `fidec data show`."""
-    lengths = np.diff(dataset.episodes, axis=1)[:, 0]
-    low, high = extremes(dataset.observations)
-    values, counts = np.unique(lengths, return_counts=True)
-    common = np.argsort(-counts, kind="stable")[:5]
-    ends = dataset.terminals
-    returns = np.add.reduceat(dataset.rewards.astype(np.float64), dataset.episodes[:, 0])
-    return {
-        "name": dataset.name,
-        "source": dataset.source,
-        "sha256": dataset.sha256,
-        "transitions": dataset.size,
-        "episodes": len(dataset.episodes),
-        "observation_shape": list(dataset.observations.shape[1:]),
-        "observation_dtype": str(dataset.observations.dtype),
-        "observation_range": [float(low.min()), float(high.max())],
-        "action_dim": dataset.actions.shape[1],
-        "action_range": [float(dataset.actions.min()), float(dataset.actions.max())],
-        "action_low": dataset.action_low,
-        "action_high": dataset.action_high,
-        "episode_length": {
-            "min": int(lengths.min()),
-            "median": float(np.median(lengths)),
-            "max": int(lengths.max()),
-            "most_common": [[int(values[i]), int(counts[i])] for i in common],
-        },
-        "episode_return": {
-            "min": float(returns.min()),
-            "mean": float(returns.mean()),
-            "max": float(returns.max()),
-        },
-        "rewards": _histogram(dataset.rewards),
-        "masked_rows": int((dataset.masks == 0).sum()),
-        "ends_of_task": int((ends & (dataset.masks == 0)).sum()),
-        "ends_by_cut": int((ends & (dataset.masks != 0)).sum()),
-        "mapped": dataset.mapped,
-        "megabytes": round(dataset.nbytes / 1e6, 3),
-        "info": dict(dataset.info),
-    }
-
-
-def description_text(facts: dict[str, Any]) -> str:
-    """The facts of `describe_dataset` as aligned lines."""
-    length, ret = facts["episode_length"], facts["episode_return"]
-    table = ", ".join(f"{count} of {steps}" for steps, count in length["most_common"])
-    units = "" if facts["action_low"] is None else ", rescaled from your bounds"
-    rows = {
-        "name": facts["name"],
-        "source": facts["source"],
-        "sha256": facts["sha256"],
-        "transitions": f"{facts['transitions']} in {facts['episodes']} episodes, "
-        f"{facts['megabytes']:.3g} MB {'if loaded; the images stay on the disk' if facts['mapped'] else 'in memory'}",
-        "observations": f"{tuple(facts['observation_shape'])} {facts['observation_dtype']}, "
-        f"{_span(facts['observation_range'])}",
-        "actions": f"{facts['action_dim']} dimensions, {_span(facts['action_range'])}{units}",
-        "episode steps": f"{length['min']} to {length['max']}, median {length['median']:g} ({table})",
-        "episode return": f"{ret['min']:.4g} to {ret['max']:.4g}, mean {ret['mean']:.4g}",
-        "ends": f"{facts['ends_of_task']} by the task (mask 0), {facts['ends_by_cut']} cut (mask 1)",
-        "mask 0": f"{facts['masked_rows']} rows, {_share(facts['masked_rows'], facts['transitions'])}",
-        **{
-            key: str(value)
-            for key, value in facts["info"].items()
-            if key not in ("rows", "transitions") and value is not None
-        },
-    }
-    lines = [f"{key:<15} {value}" for key, value in rows.items()]
-    lines.append("rewards")
-    lines += [f"  {label:<24} {count:>9}  {_share(count, facts['transitions'])}" for label, count in facts["rewards"]]
-    return "\n".join(lines)
-
-
 def check_dataset(dataset: OfflineDataset) -> Report:
     """Check for the common errors of offline data."""
     facts = describe_dataset(dataset)
@@ -132,6 +60,7 @@ def check_dataset(dataset: OfflineDataset) -> Report:
         *_check_masks(dataset, facts),
         _check_rewards(dataset, facts),
         _check_next(dataset),
+        *_check_row_use(facts["info"]),
         _check_duplicates(dataset),
     ]
     if dataset.source.startswith("ogbench:"):
@@ -210,10 +139,13 @@ def _check_masks(dataset: OfflineDataset, facts: dict[str, Any]) -> list[Finding
     text = f"{done} trajectories end with their task (mask 0) and {cut} were cut (mask 1, bootstrapped)."
     findings.append(Finding("ok", "terminals", text))
     lengths = facts["episode_length"]
-    if done and not cut and facts["episodes"] > 3 and lengths["min"] == lengths["max"] > 1:
+    longest = int((np.diff(dataset.episodes, axis=1) == lengths["max"]).sum())
+    # The very last episode may be incomplete, and is then cut.
+    if done and cut <= 1 and longest > 3 and longest >= 0.2 * facts["episodes"] and lengths["max"] > 1:
         text = (
-            f"all {done} episodes have exactly {lengths['max']} steps and all end with mask 0. If that is a time "
-            "limit, mark it as a truncation, or values will be too low: rewards after a time limit still count."
+            f"{longest} of {facts['episodes']} episodes have exactly {lengths['max']} steps, the most of all, and "
+            "end with mask 0. If that is a time limit, mark it as a truncation, or values will be too low: rewards "
+            "after a time limit still count."
         )
         findings.append(Finding("warning", "terminals", text))
     inside = masked - done
@@ -224,6 +156,9 @@ def _check_masks(dataset: OfflineDataset, facts: dict[str, Any]) -> list[Finding
 
 
 def _check_rewards(dataset: OfflineDataset, facts: dict[str, Any]) -> Finding:
+    if not dataset.has_rewards:
+        text = "the data has no rewards: only methods that need none, such as bc, can be trained on it."
+        return Finding("note", "rewards", text)
     low, high = float(dataset.rewards.min()), float(dataset.rewards.max())
     if low == high:
         text = f"every reward is {low:g}: unless episodes end early (mask 0), no action looks better than another."
@@ -247,11 +182,28 @@ def _check_next(dataset: OfflineDataset) -> Finding:
         broken += len(bad)
     if broken:
         text = (
-            f"in {broken} rows ({_share(broken, dataset.size)}) the next observation is not the observation of the "
+            f"in {broken} rows ({share(broken, dataset.size)}) the next observation is not the observation of the "
             f"next row of the same episode, first in row {first}: an unmarked episode end, shuffled rows, or noise."
         )
         return Finding("warning", "next state", text)
     return Finding("ok", "next state", "every next observation is the next row's observation within its episode.")
+
+
+def _check_row_use(info: dict[str, Any]) -> list[Finding]:
+    findings = []
+    if count := info.get("next_state_rows", 0):
+        text = (
+            f"{count} of {info['rows']} rows are used only as the next state of the row before: the last row of an "
+            "episode that was cut has no next state of its own. To use its action too, give next_observations."
+        )
+        findings.append(Finding("ok", "next state", text))
+    if count := info.get("unused_rows", 0):
+        text = (
+            f"{count} of {info['rows']} rows are not used: they are episodes of a single row that were cut, so they "
+            "have no next state. Are the ends of episodes marked in the right rows?"
+        )
+        findings.append(Finding("warning", "next state", text))
+    return findings
 
 
 def _check_duplicates(dataset: OfflineDataset) -> Finding:
@@ -262,7 +214,7 @@ def _check_duplicates(dataset: OfflineDataset) -> Finding:
     keys = seen ^ (done << 1)
     copies = dataset.size - len(np.unique(keys))
     if copies > 0.01 * dataset.size and copies > 1:
-        text = f"{copies} rows ({_share(copies, dataset.size)}) repeat another row's observation and action exactly."
+        text = f"{copies} rows ({share(copies, dataset.size)}) repeat another row's observation and action exactly."
         return Finding("warning", "duplicates", text)
     return Finding("ok", "duplicates", f"{copies} rows repeat another row's observation and action exactly.")
 
@@ -294,7 +246,7 @@ def _explain_ogbench(dataset: OfflineDataset, facts: dict[str, Any]) -> list[Fin
         findings.append(Finding("warning", "success", text))
     else:
         severity: Severity = "note" if masked < 0.001 * rows else "ok"
-        findings.append(Finding(severity, "success", f"{masked} rows ({_share(masked, rows)}) solve the task."))
+        findings.append(Finding(severity, "success", f"{masked} rows ({share(masked, rows)}) solve the task."))
     if facts["info"].get("regenerated") is not False:
         text = (
             f"not known to be OGBench's official file (origin: {facts['info'].get('origin')}); "
@@ -302,22 +254,3 @@ def _explain_ogbench(dataset: OfflineDataset, facts: dict[str, Any]) -> list[Fin
         )
         findings.append(Finding("note", "origin", text))
     return findings
-
-
-def _histogram(rewards: np.ndarray) -> list[list[Any]]:
-    """Counts by value if there are few values, else in ten bins."""
-    rewards = rewards[np.isfinite(rewards)]
-    values, counts = np.unique(rewards, return_counts=True)
-    if len(values) <= 12:
-        return [[f"{v:g}", int(c)] for v, c in zip(values, counts, strict=True)]
-    counts, edges = np.histogram(rewards.astype(np.float64), bins=10)
-    labels = [f"[{a:.4g}, {b:.4g})" for a, b in pairwise(edges)]
-    return [[label, int(count)] for label, count in zip(labels, counts, strict=True)]
-
-
-def _span(pair: list[float]) -> str:
-    return f"{pair[0]:.4g} to {pair[1]:.4g}"
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.3g} %"

@@ -190,7 +190,8 @@ def action_array(
             "If they are continuous, store them as float32.",
         )
     if array.ndim != 2 or array.shape[1] == 0:
-        hint = "; write actions[:, None] for one dimension" if array.ndim == 1 else ""
+        hints = {1: "; write actions[:, None] for one dimension", 3: "; give episodes as a list: list(actions)"}
+        hint = hints.get(array.ndim, "")
         raise fail(where, key, f" has shape {array.shape}; expected ({rows}, action dimensions){hint}.")
     check_length(where, key, array, rows)
     unit = to_float32(where, key, array)

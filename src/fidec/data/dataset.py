@@ -46,6 +46,7 @@ class OfflineDataset:
     `observations` and `next_observations` are float32 (uint8 for images), `actions` float32 in [-1, 1],
     `rewards` and `masks` float32, `terminals` bool. Row i of `episodes` (E, 2) is [start, stop) of a
     trajectory. `action_low` and `action_high` are the user's own action bounds if they are not [-1, 1].
+    Without rewards, `has_rewards` is False and `rewards` are zeros; only methods that use none can be trained.
     The arrays are read-only. A large set of images stays in its file: the two columns of observations are then
     `MappedRows`, which are indexed like arrays, and `mapped` is True.
     """
@@ -63,6 +64,7 @@ class OfflineDataset:
     info: dict[str, Any] = field(default_factory=dict)
     action_low: tuple[float, ...] | None = None
     action_high: tuple[float, ...] | None = None
+    has_rewards: bool = True
 
     def __post_init__(self) -> None:
         rows = len(self.observations)
@@ -129,7 +131,7 @@ class OfflineDataset:
     def sha256(self) -> str:
         """Hash of the content: equal arrays have equal hashes, from any file."""
         digest = hashlib.sha256()
-        arrays = {key: getattr(self, key) for key in _ARRAYS}
+        arrays = {key: getattr(self, key) for key in _ARRAYS if key != "rewards" or self.has_rewards}
         if self.action_low is not None:
             arrays["action_low"] = np.asarray(self.action_low, np.float64)
             arrays["action_high"] = np.asarray(self.action_high, np.float64)

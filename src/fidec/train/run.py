@@ -215,7 +215,21 @@ def _load(
     if buffer is not None:
         parts(config.batch_size, config.buffer_fraction)
         _check_agree(dataset, buffer)
+    _check_rewards(config.algo, [data for data in (dataset, buffer) if data is not None])
     return dataset, buffer
+
+
+def _check_rewards(algo: str, datasets: list[OfflineDataset]) -> None:
+    """Raise if the method learns from rewards and a data set has none."""
+    if not algos.get(algo).needs_rewards:
+        return
+    for dataset in datasets:
+        if not dataset.has_rewards:
+            without = ", ".join(name for name, method in algos.METHODS.entries() if not method.needs_rewards)
+            raise DataError(
+                f"{dataset.source}: the data has no rewards, and {algo} learns from them. Add the key 'rewards', or "
+                f"train a method that needs none: {without}."
+            )
 
 
 def _check_data(config: RunConfig, dataset: OfflineDataset) -> list[str]:

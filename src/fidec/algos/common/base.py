@@ -160,6 +160,7 @@ class Method:
     make: Callable[[Any, Spec], Algorithm]
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     logs: Mapping[str, str] = field(default_factory=dict)
+    needs_rewards: bool = True  # whether it can only be trained on data with rewards
     needs_returns: bool = False  # whether `update` reads `batch.returns`, at the discount of its configuration
     online: Mapping[str, Any] = field(default_factory=dict)
     offline_only: str = ""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fidec import tasks
-from fidec.data.arrays import build_dataset
+from fidec.data.arrays import build_dataset, row_use
 from fidec.data.cache import data_dir, origin_of, verify
 from fidec.data.columns import action_array, fail, flag_vector, numbers, observation_array, row_vector
 from fidec.data.dataset import OfflineDataset
@@ -84,7 +84,7 @@ def load(what: str, *, cache_dir: CacheDir = None, action_low: Any = None, actio
         where=where,
         name=task_id,
         source=f"d4rl:{task_id}",
-        info={"rows": rows, "reward_shift": shift, **origin_of(file, record)},
+        info={**row_use(rows, kept, kept + 1), "reward_shift": shift, **origin_of(file, record)},
     )
 
 

@@ -17,7 +17,7 @@ from fidec.data.source import CacheDir, DataSource, absolute_path
 
 def load(what: str, *, cache_dir: CacheDir = None, **bounds: object) -> OfflineDataset:
     file = existing_file(what)
-    columns: dict[str, Any] = {**read_columns(file, FILE_KEYS, needed=("observations", "actions", "rewards"))}
+    columns: dict[str, Any] = {**read_columns(file, FILE_KEYS, needed=("observations", "actions"))}
     if "terminals" in columns:
         # Rows that are both terminal and timed out are task ends in D4RL.
         rows = columns["observations"].shape[:1]

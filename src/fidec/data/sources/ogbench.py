@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fidec.data.arrays import build_dataset
+from fidec.data.arrays import build_dataset, row_use
 from fidec.data.cache import dataset_name, make_command, origin_of, search_dirs, verify
 from fidec.data.columns import (
     action_array,
@@ -127,7 +127,7 @@ def load(what: str, *, cache_dir: CacheDir = None, action_low: Any = None, actio
         name=what,
         source=f"ogbench:{what}",
         info={
-            "rows": rows,
+            **row_use(rows, states_before, states_before + 1),
             **origin_of(file, record),
             # How the images were rendered, if it is recorded: an evaluation must render them in the same way.
             **({"rendering": (record.get("settings") or {}).get("rendering")} if visual else {}),

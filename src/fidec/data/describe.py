@@ -1,0 +1,105 @@
+"""Describe a data set in numbers, for `fidec data show` and as the facts behind the checker's findings."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from fidec.data.dataset import OfflineDataset
+from fidec.data.mapped import extremes
+
+
+def describe_dataset(dataset: OfflineDataset) -> dict[str, Any]:
+    """Facts of a data set that JSON can hold, for `fidec data show`."""
+    lengths = np.diff(dataset.episodes, axis=1)[:, 0]
+    low, high = extremes(dataset.observations)
+    values, counts = np.unique(lengths, return_counts=True)
+    common = np.argsort(-counts, kind="stable")[:5]
+    ends = dataset.terminals
+    returns = np.add.reduceat(dataset.rewards.astype(np.float64), dataset.episodes[:, 0])
+    return {
+        "name": dataset.name,
+        "source": dataset.source,
+        "sha256": dataset.sha256,
+        "transitions": dataset.size,
+        "episodes": len(dataset.episodes),
+        "observation_shape": list(dataset.observations.shape[1:]),
+        "observation_dtype": str(dataset.observations.dtype),
+        "observation_range": [float(low.min()), float(high.max())],
+        "action_dim": dataset.actions.shape[1],
+        "action_range": [float(dataset.actions.min()), float(dataset.actions.max())],
+        "action_low": dataset.action_low,
+        "action_high": dataset.action_high,
+        "episode_length": {
+            "min": int(lengths.min()),
+            "median": float(np.median(lengths)),
+            "max": int(lengths.max()),
+            "most_common": [[int(values[i]), int(counts[i])] for i in common],
+        },
+        "episode_return": {
+            "min": float(returns.min()),
+            "mean": float(returns.mean()),
+            "max": float(returns.max()),
+        }
+        if dataset.has_rewards
+        else None,
+        "rewards": _histogram(dataset.rewards) if dataset.has_rewards else [],
+        "masked_rows": int((dataset.masks == 0).sum()),
+        "ends_of_task": int((ends & (dataset.masks == 0)).sum()),
+        "ends_by_cut": int((ends & (dataset.masks != 0)).sum()),
+        "mapped": dataset.mapped,
+        "megabytes": round(dataset.nbytes / 1e6, 3),
+        "info": dict(dataset.info),
+    }
+
+
+def description_text(facts: dict[str, Any]) -> str:
+    """The facts of `describe_dataset` as aligned lines."""
+    length, ret = facts["episode_length"], facts["episode_return"]
+    table = ", ".join(f"{count} of {steps}" for steps, count in length["most_common"])
+    units = "" if facts["action_low"] is None else ", rescaled from your bounds"
+    rows = {
+        "name": facts["name"],
+        "source": facts["source"],
+        "sha256": facts["sha256"],
+        "transitions": f"{facts['transitions']} in {facts['episodes']} episodes, "
+        f"{facts['megabytes']:.3g} MB {'if loaded; the images stay on the disk' if facts['mapped'] else 'in memory'}",
+        "observations": f"{tuple(facts['observation_shape'])} {facts['observation_dtype']}, "
+        f"{_span(facts['observation_range'])}",
+        "actions": f"{facts['action_dim']} dimensions, {_span(facts['action_range'])}{units}",
+        "episode steps": f"{length['min']} to {length['max']}, median {length['median']:g} ({table})",
+        "episode return": f"{ret['min']:.4g} to {ret['max']:.4g}, mean {ret['mean']:.4g}" if ret else "no rewards",
+        "ends": f"{facts['ends_of_task']} by the task (mask 0), {facts['ends_by_cut']} cut (mask 1)",
+        "mask 0": f"{facts['masked_rows']} rows, {share(facts['masked_rows'], facts['transitions'])}",
+        **{
+            key: str(value)
+            for key, value in facts["info"].items()
+            if key not in ("rows", "transitions", "next_state_rows", "unused_rows") and value is not None
+        },
+    }
+    lines = [f"{key:<15} {value}" for key, value in rows.items()]
+    lines += ["rewards"] if facts["rewards"] else []
+    lines += [f"  {label:<24} {count:>9}  {share(count, facts['transitions'])}" for label, count in facts["rewards"]]
+    return "\n".join(lines)
+
+
+def _histogram(rewards: np.ndarray) -> list[list[Any]]:
+    """Counts by value if there are few values, else in ten bins."""
+    rewards = rewards[np.isfinite(rewards)]
+    values, counts = np.unique(rewards, return_counts=True)
+    if len(values) <= 12:
+        return [[f"{v:g}", int(c)] for v, c in zip(values, counts, strict=True)]
+    counts, edges = np.histogram(rewards.astype(np.float64), bins=10)
+    labels = [f"[{a:.4g}, {b:.4g})" for a, b in pairwise(edges)]
+    return [[label, int(count)] for label, count in zip(labels, counts, strict=True)]
+
+
+def _span(pair: list[float]) -> str:
+    return f"{pair[0]:.4g} to {pair[1]:.4g}"
+
+
+def share(part: int, whole: int) -> str:
+    """A part of a whole in per cent."""
+    return f"{100 * part / whole:.3g} %"
