@@ -9,6 +9,7 @@ import tracemalloc
 from collections import namedtuple
 from functools import partial
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -151,8 +152,13 @@ def test_a_mapped_data_set_is_never_loaded_at_once(tmp_path, monkeypatch):
 
 def test_a_compressed_file_is_unpacked_once(tmp_path, map_all):
     path = saved(tmp_path / "frames.npz", compressed=True)
+    own = [tmp_path / "frames.observations.npy", tmp_path / "frames.observations.npy.json"]
+    for file in own:
+        file.write_text("the user's")
     first = load_dataset(f"npz:{path}").sha256
-    copy, record = tmp_path / "frames.observations.npy", tmp_path / "frames.observations.npy.json"
+    assert [file.read_text() for file in own] == ["the user's"] * 2
+    copy = tmp_path / ".fidec-unpacked" / "frames.npz.observations.npy"
+    record = Path(f"{copy}.json")
     before = copy.stat().st_mtime_ns
     assert json.loads(record.read_text())["archive"] == "frames.npz"
     assert load_dataset(f"npz:{path}").sha256 == first
@@ -170,7 +176,7 @@ def test_a_compressed_file_is_unpacked_once(tmp_path, map_all):
 
 def test_a_read_only_directory_is_not_reported_as_a_damaged_file(tmp_path, map_all, monkeypatch):
     path = saved(tmp_path / "data" / "frames.npz", compressed=True)
-    read_only, write_whole = [path.parent], unpack.write_whole
+    read_only, write_whole = [path.parent / unpack.FOLDER], unpack.write_whole
     monkeypatch.setattr(unpack.platformdirs, "user_cache_dir", lambda name: str(tmp_path / "cache" / name))
 
     def write(to, content):
@@ -180,14 +186,14 @@ def test_a_read_only_directory_is_not_reported_as_a_damaged_file(tmp_path, map_a
 
     monkeypatch.setattr(unpack, "write_whole", write)
     observations: Any = load_dataset(f"npz:{path}").observations
-    copy = tmp_path / "cache" / "fidec" / "unpacked" / "frames.observations.npy"
+    copy = tmp_path / "cache" / "fidec" / "unpacked" / "frames.npz.observations.npy"
     np.testing.assert_array_equal(observations.frames, np.load(copy))
     assert [each.name for each in path.parent.iterdir()] == ["frames.npz"]
     read_only.append(copy.parent)
     assert load_dataset(f"npz:{path}").mapped  # nothing has to be written again
     copy.unlink()
     with pytest.raises(
-        DataError, match=r"cannot be written to .*data \(Read-only.* or .*unpacked \(Read-only"
+        DataError, match=r"cannot be written to .*fidec-unpacked \(Read-only.* or .*unpacked \(Read-only"
     ) as caught:
         load_dataset(f"npz:{path}")
     assert "damaged" not in str(caught.value)

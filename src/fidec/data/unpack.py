@@ -1,7 +1,8 @@
 """Map large images of a NumPy archive: inside the archive if they are stored, from a copy if they are compressed.
 
-A compressed array is unpacked once, into a `.npy` file beside the archive (or in the user's cache, if that directory
-is read-only or full). A JSON file records its SHA-256 and the checksum of its member of the archive.
+A compressed array is unpacked once, into a `.npy` file in the directory `.fidec-unpacked` beside the archive, or in
+the user's cache if that disk is read-only or full. Only fidec writes there, so no file of the user is overwritten. A
+JSON file records its SHA-256 and the checksum of its member of the archive.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from fidec.data.cache import read_sidecar, write_sidecar
 from fidec.errors import DataError, RunError
 from fidec.store.files import sha256_file, write_whole
 
+FOLDER = ".fidec-unpacked"
 _STALE_SECONDS = 3600  # a file that is being written changes more often than this
 _BLOCK = 2**22
 
@@ -59,9 +61,10 @@ def _data_offset(file: Path, member: zipfile.ZipInfo) -> int:
 
 def _unpacked(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Path:
     """The copy of a compressed member: an existing one, else a new one in the first directory that can hold it."""
-    name = f"{file.stem}.{member.filename}"
+    name = f"{file.name}.{member.filename}"
     origin = {"origin": "unpacked", "archive": file.name, "crc32": member.CRC, "unpacked_bytes": member.file_size}
-    paths = [folder / name for folder in (file.parent, Path(platformdirs.user_cache_dir("fidec")) / "unpacked")]
+    cache = Path(platformdirs.user_cache_dir("fidec")) / "unpacked"
+    paths = [folder / name for folder in (file.parent / FOLDER, cache)]
     for path in paths:
         if _is_intact(path, origin):
             return path
@@ -73,6 +76,8 @@ def _unpacked(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> 
             write_sidecar(path, **origin)
         except (OSError, RunError) as error:
             problems.append(f"{path.parent} ({getattr(error, 'strerror', None) or error})")
+            with suppress(OSError):
+                path.parent.rmdir()  # if it is empty
         else:
             return path
     raise DataError(
