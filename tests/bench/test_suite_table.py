@@ -13,8 +13,9 @@ import pytest
 from fidec import tasks
 from fidec.bench import table
 from fidec.bench.cost import estimate
+from fidec.bench.jobs import jobs
 from fidec.bench.suite import SMALL, Scale
-from fidec.bench.suites import SUITES
+from fidec.bench.suites import SUITES, read_suite
 from fidec.errors import ConfigError, RunError
 from fidec.store.rundir import RunDirectory
 from helpers import some
@@ -202,9 +203,38 @@ def test_a_baseline_that_is_not_there(runs):
 def test_without_a_run_the_table_has_the_papers_numbers(tmp_path):
     text = render(jobs_of("ablation-t-eps", tmp_path), scale=None)
     assert "No run of ours is finished yet" in text
-    assert "| – (43 ± 8) | – (54 ± 11) |" in text
-    assert "| mean | – (36.6) |" in text
+    assert "| – (43 ± 8†) | – (54 ± 11†) |" in text
+    assert "| mean | – (36.6†) |" in text
     assert "82 ± 4 → 99 ± 2" in render(jobs_of("paper-online", tmp_path), scale=None)
+
+
+@pytest.mark.parametrize(
+    ("suite", "task", "marked"),
+    [
+        ("paper", CUBE[0], {"fql": False, "rebrac:released": False, "rebrac:recommended": True, "deflow:paper": False}),
+        ("paper", CUBE[0], {"deflow:recommended": True, "bc": True, "cac": True, "fidec:paper": True, "fidec": True}),
+        ("d4rl-adroit", "door-human-v1", {"iql": True, "rebrac:released": True, "fql": False}),  # copied from CORL
+        ("paper-online", "door-cloned-v1", {"iql": True, "fql": False, "rlpd": False}),
+    ],
+)
+def test_numbers_of_other_code_are_marked(tmp_path, suite, task, marked):
+    made = jobs_of(suite, tmp_path, words=tuple(marked), patterns=(task,))
+    report = table.report(made, None)
+    assert {line.method: not line.same_code for line in report.lines if line.task} == {
+        name.removesuffix(":recommended"): other for name, other in marked.items()
+    }
+    assert ("†: a number of code that was not released" in report.caption) == any(marked.values())
+    row = next(line for line in table.markdown(report).splitlines() if line.startswith(f"| {task}"))
+    assert [cell.endswith("†)") for cell in row.strip("| ").split(" | ")[1:]] == list(marked.values())
+    assert r"$\dagger$" in table.tex(report)
+    assert "†" not in table.tex(report)
+
+
+def test_a_number_beside_changed_options_is_marked(tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text(f'tasks = ["{SCENE}"]\nmethods = ["fql", {{ name = "iql", options = {{ alpha = 3.0 }} }}]')
+    report = table.report(jobs(read_suite(path), out=tmp_path, data_dir=None), None)
+    assert {line.method: line.same_code for line in report.lines} == {"fql": True, "iql": False}
 
 
 def test_costs_come_from_finished_runs_alone(runs):

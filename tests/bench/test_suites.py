@@ -120,7 +120,8 @@ def test_variants_are_chosen_by_name_and_preset():
         return [variant.label for variant in SUITES.get(suite).choose_variants(words)]
 
     assert labels("paper", "fidec", "fidec:paper", "fql") == ["fidec", "fidec:paper", "fql"]
-    assert labels("ablation-metric", "fidec") == ["fidec:paper t0.80"]  # it has no other
+    assert labels("ablation-metric", "fidec") == ["fidec:paper isotropic", "fidec:paper t0.80"]  # it has no other
+    assert labels("paper", "rebrac", "rebrac:recommended") == ["rebrac:released", "rebrac"]
     assert labels("ablation-metric", "iql", "fidec:released") == ["iql", "fidec:released"]  # added
 
 
@@ -158,9 +159,33 @@ def test_the_ablation_is_the_papers():
     for column, printed in zip(columns, averages, strict=True):
         means = [row[column].mean for row in REPORTED.values()]
         assert (np.mean(means), np.std(means)) == pytest.approx(printed, abs=1.0)
-    (job,) = jobs_of("ablation-metric", words=("fidec",), patterns=("scene*",))
-    assert job.options().t_eps == 0.8
-    assert job.directory.parent.name == "fidec-paper-t0.80"
+
+
+@pytest.mark.parametrize("name", ["ablation-metric", "ablation-t-eps"])
+def test_the_arms_of_an_ablation_differ_in_one_option(name):
+    arms: dict[str, dict[str, dict]] = {}
+    for job in jobs_of(name):
+        arms.setdefault(job.task, {})[job.variant.suffix] = dataclasses.asdict(job.options())
+    assert tuple(arms) == SUITES.get(name).ids
+    for task, options in arms.items():
+        reference = options["t0.80"]
+        for suffix, own in options.items():
+            assert own.keys() == reference.keys()
+            changed = {option for option in own if own[option] != reference[option]}
+            expected = {"t0.80": set(), "isotropic": {"constraint"}}.get(suffix, {"t_eps"})
+            assert changed == expected, f"{task} {suffix}"
+        assert len(options) == len(SUITES.get(name).variants)
+
+
+def test_the_benchmarks_suites_run_the_presets_of_the_code_behind_the_papers_numbers():
+    for suite in (SUITES.get(name) for name in SUITES.names()):
+        if suite.scale is not None or suite.name.startswith("ablation-"):
+            continue
+        presets = {(variant.method, variant.preset) for variant in suite.variants}
+        for method, _ in presets:
+            parity = algos.get(method).parity
+            assert not parity or {preset for other, preset in presets if other == method} == {parity}, suite.name
+    assert (algos.get("rebrac").parity, algos.get("deflow").parity) == ("released", "paper")
 
 
 def test_the_demo_suites_have_options_that_exist():

@@ -39,5 +39,6 @@ METHOD = Method(
     config=DeFlowConfig,
     make=make,
     presets=PRESETS,
+    parity="paper",
     logs={**fidec.LOGS, "penalty": "E[D], to be compared with the budget"},
 )

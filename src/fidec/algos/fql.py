@@ -94,6 +94,7 @@ METHOD = Method(
     summary="one-step policy, distilled from a behaviour flow while it maximises Q",
     config=FQLConfig,
     make=make,
+    parity="recommended",
     logs={
         "distillation": "mean squared distance between student and teacher, a mean over dimensions",
         "q_policy": "mean of Q at the student's actions",

@@ -69,5 +69,6 @@ METHOD = Method(
     summary="expectile values, best of N samples of a behaviour flow",
     config=IFQLConfig,
     make=make,
+    parity="recommended",
     logs={"v": "mean of V"},
 )

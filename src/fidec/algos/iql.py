@@ -108,6 +108,7 @@ METHOD = Method(
     summary="expectile values, Gaussian policy by advantage-weighted regression",
     config=IQLConfig,
     make=make,
+    parity="recommended",
     logs={
         "v": "mean of V",
         "advantage": "mean of A",

@@ -120,6 +120,7 @@ METHOD = Method(
     config=ReBRACConfig,
     make=make,
     presets={"released": {"joint_momentum": True}},
+    parity="released",
     logs={
         "q_policy": "mean of min Q at the policy's actions",
         "distance": "mean squared distance to the data's action, summed over dimensions",

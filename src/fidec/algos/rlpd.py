@@ -144,6 +144,7 @@ METHOD = Method(
     summary="soft actor-critic with a normalised critic, for a mix of offline and fresh data",
     config=RLPDConfig,
     make=make,
+    parity="recommended",
     online={"sampling": "balanced"},
     logs={
         "q_policy": "mean of Q at the policy's actions",

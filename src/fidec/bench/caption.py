@@ -8,12 +8,15 @@ from fidec import tasks
 from fidec.bench.scores import SUCCESS, Line, Run
 from fidec.bench.suite import Scale, Suite, published_plan
 
+OTHER_CODE = "†"  # marks a number of the paper
+
 
 def caption(suite: Suite, runs: Sequence[Run], lines: Sequence[Line], scale: Scale | None) -> str:
     online = suite.setting == "online"
     if not runs:
         phases = " before → after the online phase" if online else ""
-        return f"No run of ours is finished yet. Cells: ours (the paper's{phases})."
+        cells = f"No run of ours is finished yet. Cells: ours (the paper's{phases})."
+        return " ".join(filter(None, [cells, _other_code(lines)]))
     seeds = sorted({run.job.seed for run in runs})
     kinds = sorted({run.data.kind for run in runs})
     count = len({run.job.task for run in runs})
@@ -28,6 +31,7 @@ def caption(suite: Suite, runs: Sequence[Run], lines: Sequence[Line], scale: Sca
         "Tasks with different units have no common mean and no common IQM." if len(units) > 1 else "",
         f"Cells: ours{', before → after the online phase' * online}, mean ± std over seeds"
         + (" (the paper's in brackets)." if _has_reported(runs) else "."),
+        _other_code(lines),
         _note(runs),
         f"IQM: interquartile mean over tasks{over}{after}."
         if any(line.iqm and line.runs > 1 for line in lines if not line.task)
@@ -37,6 +41,13 @@ def caption(suite: Suite, runs: Sequence[Run], lines: Sequence[Line], scale: Sca
         else "One seed has no spread and no interval.",
     ]
     return " ".join(filter(None, parts))
+
+
+def _other_code(lines: Sequence[Line]) -> str:
+    """What the mark on a number of the paper means."""
+    if all(line.same_code for line in lines if line.paper):
+        return ""
+    return f"{OTHER_CODE}: a number of code that was not released, or whose update our preset does not have."
 
 
 def _note(runs: Sequence[Run]) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fidec import tasks
+from fidec import algos, tasks
 from fidec.bench.jobs import Job
 from fidec.errors import RunError
 from fidec.stats import Estimate, interquartile_mean, probability_of_improvement
@@ -59,6 +59,7 @@ class Line:
     iqm: Estimate | None = None
     better: Estimate | None = None  # probability of improvement over the baseline
     paper: Reported | tuple[Reported, Reported] | None = None  # online before and after
+    same_code: bool = False  # whether the runs' preset is that of the code behind the paper's number
 
 
 def read_run(job: Job) -> Run:
@@ -126,8 +127,8 @@ def summarise(jobs: Sequence[Job], runs: Sequence[Run], baseline: str) -> list[L
         unit = unit_of[members[0]] if len({unit_of[name] for name in members}) == 1 else ""
         found = Line(level, category, task, label, unit)
         if unit:
-            paper = _reported(variants[label], category, [name for name in members if name in own] or members)
-            found = replace(found, paper=paper)
+            shared, job = [name for name in members if name in own] or members, variants[label]
+            found = replace(found, paper=_reported(job, category, shared), same_code=_has_same_code(job, shared))
         if not own:
             return found
         both = [name for name in own if name in scores[baseline]] if label != baseline else []
@@ -186,6 +187,19 @@ def _reported(job: Job, category: str, members: list[str]) -> Any:
     return Reported(float(np.mean([each.mean for each in reported])), None)
 
 
+def _has_same_code(job: Job, members: list[str]) -> bool:
+    """Whether the preset has the update of the code behind the paper's numbers for these tasks.
+
+    A number without a spread was copied from earlier work, which had other code.
+    """
+    variant = job.variant
+    changed = variant.options or variant.paper or job.suite_task.options.get(variant.method)
+    reported = [variant.reported(task, job.suite.setting) for task in members]
+    first = [each if each is None or isinstance(each, Reported) else each[0] for each in reported]
+    own = all(each is not None and each.std is not None for each in first)
+    return own and not changed and variant.preset == algos.get(variant.method).parity
+
+
 def _mean_and_std(runs: dict[str, dict[int, float]]) -> tuple[float | None, float | None]:
     """Mean over tasks of the means over seeds; standard deviation over common seeds of the means over tasks."""
     if not runs:
@@ -206,4 +220,5 @@ def to_row(line: Line) -> dict[str, Any]:
         row |= dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
     before, after = (None, line.paper) if line.paper is None or isinstance(line.paper, Reported) else line.paper
     row |= {"paper": after.mean if after else None, "paper_std": after.std if after else None}
-    return row | {"paper_before": before.mean if before else None}
+    same_code = line.same_code if line.paper else None
+    return row | {"paper_before": before.mean if before else None, "paper_same_code": same_code}

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fidec.bench import scores
-from fidec.bench.caption import caption
+from fidec.bench.caption import OTHER_CODE, caption
 from fidec.bench.jobs import Job
 from fidec.bench.scores import SUCCESS, Data, Line, Run
 from fidec.bench.suite import Scale, Suite
@@ -45,7 +45,7 @@ def report(jobs: Sequence[Job], scale: Scale | None, baseline: str = "") -> Repo
     labels = dict.fromkeys(job.variant.label for job in jobs)
     if baseline and baseline not in labels:
         raise ConfigError(f"--baseline {baseline}: the table has {', '.join(labels)}")
-    baseline = baseline or ("fql" if "fql" in labels else "deflow" if "deflow" in labels else next(iter(labels)))
+    baseline = baseline or ("fql" if "fql" in labels else next(iter(labels)))
     suite, runs = jobs[0].suite, finished(jobs)
     lines = scores.summarise(jobs, runs, baseline)
     return Report(title(suite, scale), caption(suite, runs, lines, scale), lines, runs, baseline, scale)
@@ -116,7 +116,7 @@ def _score(line: Line, note: str) -> str:
         before = f"{_mean(line.before, line.before_std)} → " if line.before is not None else ""
         ours = before + _mean(line.mean, line.std) + (f" [{note}]" if note else "")
     paper = _paper(line.paper)
-    return f"{ours} ({paper})" if paper else ours
+    return f"{ours} ({paper}{'' if line.same_code else OTHER_CODE})" if paper else ours
 
 
 def _mean(mean: float, std: float | None) -> str:
@@ -159,6 +159,7 @@ _TEX = {char: f"\\{char}" for char in "&%$#_{}"} | {
     "±": r"$\pm$",
     "→": r"$\to$",
     "–": "--",
+    OTHER_CODE: r"$\dagger$",
 }
 
 

@@ -64,7 +64,7 @@ class TableArgs(SuiteArgs):
     format: Literal["md", "tex", "csv", "json"] = "md"
     """Markdown, TeX (booktabs), comma-separated values or JSON."""
     baseline: str = ""
-    """The method that others are compared with; by default fql, or deflow if the suite does not have fql."""
+    """The method that others are compared with; by default fql, else the first method of the table."""
 
 
 @dataclass(frozen=True)

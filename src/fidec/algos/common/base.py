@@ -151,7 +151,8 @@ class Method:
     (`COMMON_LOGS`). `online` are the fields of `OnlineConfig` in which the method's published online phase differs
     from the others'. `offline_only` is the reason why a method has no online phase. It ends the error message "NAME
     is not trained online: ...". `parts` are options that name an entry of another register, a dataclass: its fields
-    are options too.
+    are options too. `parity` is the preset whose update is that of the code behind the paper's numbers. It is empty
+    if that code was not released, or if no preset has the same update.
     """
 
     name: str
@@ -165,6 +166,7 @@ class Method:
     online: Mapping[str, Any] = field(default_factory=dict)
     offline_only: str = ""
     parts: Mapping[str, Register] = field(default_factory=dict)
+    parity: str = ""
 
     def build(self, options: Any, spec: Spec) -> Algorithm:
         """The algorithm, with observations normalised before every network if the specification has statistics."""
