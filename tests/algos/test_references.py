@@ -8,6 +8,7 @@ Each loss is also written in ways that it must not be: these have to give anothe
 from __future__ import annotations
 
 from functools import cache, partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jax
@@ -107,7 +108,9 @@ def test_rebrac():
     limit, actor_penalty, critic_penalty, rate = 0.1, 0.5, 0.7, 0.3
     options = {"actor_penalty": actor_penalty, "critic_penalty": critic_penalty, "noise_limit": limit}
     targets = lambda after, metrics: after.target  # noqa: E731
-    run, batch = step("rebrac", ("critic", "actor"), keep=targets, target_rate=rate, **options), make_batch()
+    second = lambda state: state._replace(step=state.step + 1)  # noqa: E731  # the first one of the actor's
+    run = step("rebrac", ("critic", "actor"), change=second, keep=targets, target_rate=rate, **options)
+    batch = make_batch()
     before, critic = run.before, nn.Critic(HIDDEN)
     actor: Any = nn.Actor(HIDDEN, DIM)
     noise = 0.2 * normal(KEY)
@@ -132,10 +135,25 @@ def test_rebrac():
     others = [{"aggregate": jnp.mean}, {"judge": before.target["critic"]}, {"size": jnp.square}]
     run.check("actor", actor_loss, *(partial(actor_loss, **other) for other in others))
 
-    # The first step is one of the actor's: both targets follow the parameters as they were before it.
+    # On a step of the actor's both targets follow the parameters as they were before it.
     for module in ("actor", "critic"):
         expected = jax.tree.map(lambda new, old: rate * new + (1 - rate) * old, before.params, before.target)[module]
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), run.kept[module], expected)
+
+
+@pytest.mark.parametrize("preset", ["recommended", "released"])
+def test_rebrac_updates_its_actor_at_every_second_step(preset):
+    """FQL counts steps from 1. With one Adam for all modules, momentum moves the actor on the third step too."""
+    algorithm = algos.make("rebrac", Spec((3,), DIM), preset=preset, hidden=(4,))
+    update = fast_jit(lambda state, batch: algorithm.update(state, batch, KEY)[0])
+    states = [fast_jit(algorithm.init)(KEY)]
+    for _ in range(3):
+        states.append(update(states[-1], make_batch()))
+    for part, name in (("params", "actor"), ("target", "actor"), ("target", "critic"), ("params", "critic")):
+        values = [np.asarray(ravel_pytree(getattr(state, part)[name])[0]) for state in states]
+        moved = [not np.array_equal(old, new) for old, new in pairwise(values)]
+        momentum = (part, name, preset) == ("params", "actor", "released")
+        assert moved == ([True] * 3 if (part, name) == ("params", "critic") else [False, True, momentum])
 
 
 def test_iql():
@@ -306,8 +324,13 @@ def test_cac_takes_the_lower_of_each_critics_best_draw(options):
         still = jax.tree.map(jnp.zeros_like, state.target["actor"])  # F = 0 leaves draws around zero
         return crossed(state._replace(target=state.target | {"actor": still}))
 
-    batch = make_batch()
-    run = step("cac", ("critic",), change=change, hidden=(2,), grad_clip=None, **options)
+    batch, rates = make_batch(), {"critic": 0.01, "actor": 0.3}
+    kept = {} if options else {"keep": lambda after, metrics: after.params}  # the actor's step takes long to compile
+    own = {"hidden": (2,), "learning_rate": rates["critic"], "policy_learning_rate": rates["actor"]}
+    run = step("cac", ("critic",), change=change, grad_clip=None, **kept, **own, **options)
+    for module, rate in rates.items() if kept else ():  # Adam's first step is its rate
+        old, new = (ravel_pytree(params[module])[0] for params in (run.before.params, run.kept))
+        np.testing.assert_allclose(np.abs(new - old).max(), rate, rtol=1e-3)
     draws = 1 if "max_q_backup" in options else 10
     noise = [normal(key, draws, ROWS, DIM) for key in jax.random.split(jax.random.split(KEY, 4)[0])]
     x = noise[0] * 80.0 * 0.25 / ((80.0 - 0.002) ** 2 + 0.25)
@@ -319,14 +342,15 @@ def test_cac_takes_the_lower_of_each_critics_best_draw(options):
         assert jnp.all(swapped < 0)
     critic = nn.Critic((2,), layer_norm=False, activation=jax.nn.mish)
 
-    def critic_loss(own, next_values=next_values, norm="q_norm" in options):
+    def critic_loss(own, next_values=next_values, norm="q_norm" in options, deviation=1):
         goal = batch.rewards + DISCOUNT * batch.masks * next_values
-        goal = goal / jnp.std(goal) if norm else goal
+        goal = goal / jnp.std(goal, ddof=deviation) if norm else goal
         errors = (critic.apply(own, batch.observations, batch.actions) - goal) ** 2
         return errors.mean(axis=1).sum()
 
     others = [{"norm": "q_norm" not in options}, {"next_values": heads.max(axis=(0, 1))}]
     others += [{"next_values": swapped}] if draws > 1 else []
+    others += [{"deviation": 0}] if "q_norm" in options else []
     run.check("critic", critic_loss, *(partial(critic_loss, **other) for other in others))
 
 

@@ -211,8 +211,8 @@ def test_without_a_run_the_table_has_the_papers_numbers(tmp_path):
 @pytest.mark.parametrize(
     ("suite", "task", "marked"),
     [
-        ("paper", CUBE[0], {"fql": False, "rebrac:released": False, "rebrac:recommended": True, "deflow:paper": False}),
-        ("paper", CUBE[0], {"deflow:recommended": True, "bc": True, "cac": True, "fidec:paper": True, "fidec": True}),
+        ("paper", CUBE[0], {"fql": False, "rebrac:released": False, "rebrac:recommended": True, "bc": True}),
+        ("paper", CUBE[0], {"deflow:paper": False, "deflow:recommended": True, "fidec:paper": True, "fidec": True}),
         ("d4rl-adroit", "door-human-v1", {"iql": True, "rebrac:released": True, "fql": False}),  # copied from CORL
         ("paper-online", "door-cloned-v1", {"iql": True, "fql": False, "rlpd": False}),
     ],

@@ -16,6 +16,7 @@ import pytest
 
 from fidec import algos, nn
 from fidec.algos import idql
+from fidec.algos.srpo import divide_by_rms
 from fidec.errors import ConfigError
 from fidec.ops import diffusion
 from fidec.types import Batch, Spec
@@ -233,9 +234,9 @@ SMALL = {"hidden": (16,), "denoiser_width": 8, "denoiser_blocks": 1, "diffusion_
 
 
 @cache
-def srpo():
+def srpo(**options):
     """init and update, compiled."""
-    algorithm = algos.make("srpo", Spec((4,), 2), policy_hidden=(16,), beta=0.3, **SMALL)
+    algorithm = algos.make("srpo", Spec((4,), 2), policy_hidden=(16,), beta=0.3, **SMALL, **options)
     return fast_jit(algorithm.init), fast_jit(algorithm.update)
 
 
@@ -274,8 +275,16 @@ def test_srpo_s_step_is_adams_on_the_gradient_written_out():
     np.testing.assert_allclose(metrics["q_policy"], q(actions).mean(), rtol=1e-4, atol=1e-6)
 
 
+def test_srpo_divides_the_gradient_of_q_by_its_root_mean_square_if_asked():
+    rows = jnp.asarray([[3.0, -4.0], [0.0, 0.0], [-1e-6, 0.0]])
+    expected = [[3 / 12.5**0.5, -4 / 12.5**0.5], [0.0, 0.0], [-(2**0.5), 0.0]]
+    np.testing.assert_allclose(divide_by_rms(rows), expected, rtol=1e-5)
+    init, update = srpo(normalize_value_gradient=True)
+    np.testing.assert_allclose(update(init(KEY), batch(), KEY)[1]["value_push"], 0.3 * 2**0.5, rtol=1e-5)
+
+
 def test_the_policy_s_loss_reaches_neither_denoiser_nor_critic():
-    init, update = srpo()
+    init, update = srpo(normalize_value_gradient=True)
     state = init(KEY)
     other = state._replace(params=state.params | {"policy": init(jax.random.key(1)).params["policy"]})
     first, second = update(state, batch(), KEY)[0], update(other, batch(), KEY)[0]

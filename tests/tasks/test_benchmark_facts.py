@@ -83,6 +83,7 @@ def expected_options(fact, method: str) -> dict:
             else:
                 beta = facts["beta"] or facts.get("prior_work_SRPO_official_beta")
                 own = {} if beta is None else {"beta": beta}
+                own |= {"normalize_value_gradient": facts["beta"] is None and beta is not None}
             return {**own, "expectile": facts["expectile"], "hidden": tuple(facts["value_hidden"])}
         case "calql":
             weight, gap = facts["cql_alpha"], facts["target_action_gap_beta"]
@@ -92,7 +93,8 @@ def expected_options(fact, method: str) -> dict:
         case "ifql":
             return {"samples": facts["N"]}
         case "cac":
-            return {} if facts["eta"] is None else {"eta": facts["eta"]}
+            # The critics' rate is the default, 3e-4, also where the actor's is another. The clip is 5 everywhere.
+            return {"learning_rate": 3e-4, "grad_clip": 5.0} | ({} if facts["eta"] is None else {"eta": facts["eta"]})
         case "rlpd":
             return {
                 "q_aggregate": facts["q_agg"],
@@ -120,7 +122,9 @@ def test_every_hyperparameter_of_every_row():
             if method in ("fawac", "fbrac", "fql", "deflow", "fidec"):
                 options["q_aggregate"] = fact["q_agg"]
             if method == "cac":  # on D4RL the options of its own authors are added to the table's
-                options |= {n: each.value for n, each in published.items() if each.source in own_sources}
+                added = ("policy_learning_rate", "max_q_backup", "q_norm")
+                options |= {n: published[n].value for n in added if n in published}
+                assert all(each.source in own_sources for n, each in published.items() if n in added)
             found[key, method] = configure(**{name: each.value for name, each in published.items()})
             expected[key, method] = configure(**options)
         for method, preset, fact_name in (

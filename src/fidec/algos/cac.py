@@ -35,6 +35,8 @@ class CACConfig(backbone.ValueConfig):
 
     hidden: tuple[int, ...] = (256, 256, 256)
     """Widths of the hidden layers of every network."""
+    policy_learning_rate: float | None = None
+    """Learning rate of the actor; None takes `learning_rate`, which is that of the critics."""
     eta: float = 0.3
     """Weight of Q against consistency; from 0.003 to 4.5 over the benchmark's tasks."""
     sample_sigmas: tuple[float, ...] = (80.0, 2.0)
@@ -66,6 +68,8 @@ class CACConfig(backbone.ValueConfig):
         super().__post_init__()
         backbone.at_least_one(self, "schedule_steps", "backup_samples", "ema_interval", "samples")
         backbone.not_negative(self, "eta", "ema_start")
+        if self.policy_learning_rate is not None:
+            backbone.positive(self, "policy_learning_rate")
         if not 0 < self.ema_rate <= 1:
             raise ConfigError(f"ema_rate must lie in (0, 1], not {self.ema_rate}")
         if not (self.grad_clip is None or self.grad_clip > 0):
@@ -83,7 +87,8 @@ def make(config: CACConfig, spec: Spec) -> Algorithm:
     actor: Any = nn.ConsistencyNetwork(config.hidden, spec.action_dim)
     critic: Any = nn.Critic(config.hidden, layer_norm=False, activation=jax.nn.mish)
     clip = optax.identity() if config.grad_clip is None else optax.clip_by_global_norm(config.grad_clip)
-    adam = optax.chain(clip, optax.adam(config.learning_rate))
+    rates = {"critic": config.learning_rate, "actor": config.policy_learning_rate or config.learning_rate}
+    adams = {module: optax.chain(clip, optax.adam(rate)) for module, rate in rates.items()}
 
     def function(params, observations):
         """f(s, ., .)."""
@@ -98,7 +103,7 @@ def make(config: CACConfig, spec: Spec) -> Algorithm:
 
     def init(key: PRNGKey) -> State:
         networks = {"critic": (critic, "sa"), "actor": (actor, "sat")}
-        return backbone.start(backbone.init_modules(key, networks, spec), adam, targets=("critic", "actor"))
+        return backbone.start(backbone.init_modules(key, networks, spec), adams, targets=("critic", "actor"))
 
     def update(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
         next_key, consistency_key, policy_key, coin_key = jax.random.split(key, 4)
@@ -111,7 +116,9 @@ def make(config: CACConfig, spec: Spec) -> Algorithm:
             next_v = next_q.max(axis=1).min(axis=0)  # the maximum over draws, then the minimum over critics
             goal = values.td_target(batch.rewards, batch.masks, next_v, config.discount)
             if config.q_norm:
-                goal = goal / jnp.maximum(goal.std(), 1e-6)
+                # The sample deviation, as in the published code. One row has none.
+                rows = len(goal)
+                goal = goal / (goal.std() * (rows / max(rows - 1, 1)) ** 0.5 + 1e-6)
             q = critic.apply(own, batch.observations, batch.actions)
             return len(q) * values.td_loss(q, goal), {"q_data": q.mean(), "td_target": goal.mean()}
 
@@ -128,8 +135,8 @@ def make(config: CACConfig, spec: Spec) -> Algorithm:
             return loss, {"consistency": consistent, "q_policy": q.mean(), "levels": number.astype(jnp.float32)}
 
         due = (state.step >= config.ema_start) & (state.step % config.ema_interval == 0)
-        rates = {"critic": config.target_rate, "actor": jnp.where(due, config.ema_rate, 0.0)}
-        return backbone.descend(state, {"critic": critic_loss, "actor": actor_loss}, adam, rates)
+        target_rates = {"critic": config.target_rate, "actor": jnp.where(due, config.ema_rate, 0.0)}
+        return backbone.descend(state, {"critic": critic_loss, "actor": actor_loss}, adams, target_rates)
 
     def choose(state: State, observations, key, candidates: int):
         draw_key, pick_key = jax.random.split(key)

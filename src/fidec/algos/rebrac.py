@@ -34,7 +34,7 @@ class ReBRACConfig(backbone.ValueConfig):
     critic_penalty: float = 0.01
     """alpha_2: weight of the distance to the data's next action in the critic's target."""
     actor_interval: int = 2
-    """Steps between updates of the actor and of the targets."""
+    """Steps between updates of the actor and of the targets; the first of them is at this step."""
     noise: float = 0.2
     """Standard deviation of the noise on the target's action."""
     noise_limit: float = 0.5
@@ -87,7 +87,7 @@ def make(config: ReBRACConfig, spec: Spec) -> Algorithm:
             loss = config.actor_penalty * distance - values.value_scale(q) * q.mean()
             return loss, {"q_policy": q.mean(), "distance": distance}
 
-        due = state.step % config.actor_interval == 0
+        due = (state.step + 1) % config.actor_interval == 0  # FQL counts steps from 1
         grads, metrics = optim.gradients({"critic": critic_loss, "actor": actor_loss}, state.params)
         if config.joint_momentum:
             grads["actor"] = jax.tree.map(lambda g: jnp.where(due, g, 0.0), grads["actor"])

@@ -6,9 +6,8 @@
 
 Acting is one pass through a network; nothing is sampled. The loss is a surrogate: its gradient has a meaning, its
 value has none. The benchmark's SRPO was not released. Chosen here: IDQL's T levels with equal probability, the weight
-w_k, the gradient of Q without normalisation (the original divides it by its norm in mazes), a policy of four layers,
-the moving average of the denoiser as the behaviour. The original trains critic, behaviour and policy in stages. Here
-all are trained at the same time, in one update.
+w_k, a policy of four layers, the moving average of the denoiser as the behaviour. The original trains critic,
+behaviour and policy in stages. Here all are trained at the same time, in one update.
 """
 
 from __future__ import annotations
@@ -37,6 +36,9 @@ class SRPOConfig(idql.DiffusionConfig):
     """Weight of Q against the behaviour: larger is greedier; from 0.01 to 0.3 over the benchmark's tasks."""
     policy_hidden: tuple[int, ...] = (256, 256, 256, 256)
     """Widths of the policy's hidden layers."""
+    normalize_value_gradient: bool = False
+    """Divide each action's gradient of Q by its root mean square over the dimensions, as the original does in mazes.
+    Its published beta for D4RL's AntMaze belongs to this gradient."""
     subtract_noise: bool = False
     """Subtract the added noise from the predicted one in the policy's gradient: the same mean, another variance."""
 
@@ -45,6 +47,12 @@ class SRPOConfig(idql.DiffusionConfig):
         backbone.not_negative(self, "beta")
         if not self.policy_hidden or min(self.policy_hidden) < 1:
             raise ConfigError(f"every width of policy_hidden must be at least 1, not {self.policy_hidden}")
+
+
+def divide_by_rms(gradient: jax.Array) -> jax.Array:
+    """Each row divided by the root mean square of its components; a row of zeros stays."""
+    rms = jnp.sqrt(jnp.mean(gradient**2, axis=-1, keepdims=True))
+    return gradient / jnp.maximum(rms, 1e-12)
 
 
 def make(config: SRPOConfig, spec: Spec) -> Algorithm:
@@ -70,6 +78,8 @@ def make(config: SRPOConfig, spec: Spec) -> Algorithm:
             actions = jnp.tanh(actor.apply(own, batch.observations))
             fixed = jax.lax.stop_gradient(actions)
             value_gradient, q = jax.grad(total_q, has_aux=True)(fixed)
+            if config.normalize_value_gradient:
+                value_gradient = divide_by_rms(value_gradient)
             predictor = behaviour.predictor(state.target["denoiser"], batch.observations)
             behaviour_gradient = diffusion.regularisation_gradient(
                 behaviour.schedule, predictor, fixed, policy_key, config.subtract_noise
@@ -101,7 +111,7 @@ METHOD = Method(
     logs={
         "v": "mean of V",
         "q_policy": "mean of the target Q at the policy's actions",
-        "value_push": "mean norm of beta grad Q, one part of the policy's gradient with respect to the action",
+        "value_push": "mean norm of beta grad Q as it is used, one part of the policy's gradient by the action",
         "behaviour_push": "mean norm of w eps, the other part",
     },
 )

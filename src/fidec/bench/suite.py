@@ -179,7 +179,7 @@ SMALL = Scale(
         "idql": {"denoiser_width": 128},
         "srpo": {"denoiser_width": 128, "policy_hidden": (128, 128, 128)},
         # With the defaults its average would stay near the untrained network, and its schedule would not end.
-        "cac": {"ema_start": 0, "ema_interval": 1, "schedule_steps": 10_000},
+        "cac": {"ema_start": 0, "ema_interval": 1, "schedule_steps": 10_000, "policy_learning_rate": 1e-3},
         "calql": {"policy_learning_rate": 3e-4},  # a third of the critic's rate, as published
     },
 )

@@ -44,7 +44,8 @@ def _antmaze(
                 calql={"alpha": 5.0, "lagrange_gap": 0.8, "reward_scale": 10.0},
             ),
             options_from(IDQL, idql={"expectile": 0.9}),
-            options_from(SRPO, srpo={"beta": srpo, "expectile": 0.9}),
+            options_from(SRPO, srpo={"beta": srpo, "expectile": 0.9, "normalize_value_gradient": True}),
+            options_from(FQL_PAPER, cac={"grad_clip": 5.0}),
             options_from(CAC, cac=cac),
         ),
     )
@@ -77,8 +78,11 @@ def _adroit(name: str, row: Row, *, rebrac: tuple[float, float], online: bool = 
                 rebrac={"actor_penalty": actor, "critic_penalty": critic},
                 calql={"alpha": 1.0, "reward_scale": 1.0},
             ),
-            options_from(FQL_PAPER, idql=value, srpo=value, cac={"learning_rate": 3e-5, "max_q_backup": False}),
-            options_from(CAC, cac={"q_norm": True}),
+            options_from(
+                FQL_PAPER, idql=value, srpo=value, cac={"policy_learning_rate": 3e-5, "max_q_backup": False}
+            ),
+            # CAC's code has options for pen-human and pen-cloned alone. FQL's authors took them for all hands.
+            options_from(CAC if name in ("pen-human-v1", "pen-cloned-v1") else FQL_PAPER, cac={"q_norm": True}),
         ),
         online=merged(options_from(FQL, fql={"alpha": 1000.0}), options_from(FQL_ONLINE, ifql={"samples": 128}))
         if online
@@ -99,7 +103,7 @@ _ALL = (
         _row(0.01, 3.0, 10.0, 32, 10.0, 0.015),
         rebrac=(0.003, 0.002),
         srpo=0.02,
-        cac={"max_q_backup": False, "q_norm": True, "grad_clip": 2.0},
+        cac={"max_q_backup": False, "q_norm": True},
     ),
     _antmaze(
         "antmaze-umaze-diverse-v2",
@@ -107,7 +111,7 @@ _ALL = (
         _row(0.01, 3.0, 10.0, 32, 10.0, 0.015),
         rebrac=(0.003, 0.001),
         srpo=0.04,
-        cac={"q_norm": True, "grad_clip": 3.0},
+        cac={"q_norm": True},
     ),
     _antmaze(
         "antmaze-medium-play-v2",
@@ -115,7 +119,7 @@ _ALL = (
         _row(0.01, 3.0, 10.0, 32, 10.0, 0.015),
         rebrac=(0.001, 0.0005),
         srpo=0.08,
-        cac={"learning_rate": 1e-3, "grad_clip": 2.0},
+        cac={"policy_learning_rate": 1e-3},
     ),
     _antmaze(
         "antmaze-medium-diverse-v2",
@@ -123,7 +127,7 @@ _ALL = (
         _row(0.01, 3.0, 10.0, 32, 10.0, 0.015),
         rebrac=(0.001, 0.0),
         srpo=0.05,
-        cac={"q_norm": True, "grad_clip": 1.0},
+        cac={"q_norm": True},
     ),
     _antmaze(
         "antmaze-large-play-v2",
@@ -131,7 +135,7 @@ _ALL = (
         _row(4.5, 3.0, 1.0, 32, 3.0, 0.015),
         rebrac=(0.002, 0.001),
         srpo=0.06,
-        cac={"q_norm": True, "grad_clip": 10.0},
+        cac={"q_norm": True},
     ),
     _antmaze(
         "antmaze-large-diverse-v2",
@@ -139,7 +143,7 @@ _ALL = (
         _row(3.5, 3.0, 1.0, 32, 3.0, 0.015),
         rebrac=(0.002, 0.002),
         srpo=0.05,
-        cac={"q_norm": True, "grad_clip": 2.0},
+        cac={"q_norm": True},
     ),
     _adroit("pen-human-v1", _row(0.003, 0.03, 30000.0, 32, 10000.0, 0.01, 32, 0.03), rebrac=(0.1, 0.5)),
     _adroit("pen-cloned-v1", _row(0.003, 0.3, 10000.0, 32, 10000.0, 0.01, 32, 0.1), rebrac=(0.05, 0.5), online=True),
