@@ -34,7 +34,7 @@ def fit(
 
     `env` is the environment for evaluations and online steps: a Gymnasium id ("Pendulum-v1", "my_package:MyEnv-v0"),
     or a function that returns a Gymnasium environment, `env=lambda: MyEnv()` for example. It is called in other
-    processes; if it has a parameter `render_mode`, it gets "rgb_array" there for videos. A `task` of the benchmark
+    processes; if it takes `render_mode`, it gets "rgb_array" there for videos. A `task` of the benchmark
     has its own environment and published options. With neither nothing is evaluated.
 
     `options` are the method's (`{"budget": 0.01}`), `fields` any other field of `RunConfig` (`batch_size`,

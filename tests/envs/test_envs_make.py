@@ -1,35 +1,23 @@
-"""Real OGBench environments by their ids: seeding, silence, errors, videos."""
+"""Real OGBench environments by their ids: seeding, silence, errors."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import warnings
-from functools import partial
 from typing import Any
 
 import gymnasium
-import imageio.v2 as imageio
 import numpy as np
 import pytest
-from gymnasium.wrappers import TimeLimit
 
 from fidec.envs.factory import factory_of
 from fidec.envs.families import ogbench
 from fidec.envs.make import find_task, known_tasks, make
-from fidec.envs.pool import episode_seed
-from fidec.envs.video import _timing, check_video, record
+from fidec.envs.video import check_video
 from fidec.errors import ConfigError, EnvError
 
 POINTMAZE = "pointmaze-medium-navigate-singletask-task1-v0"
-
-
-def random_policy(dim):
-    def act(observations, ids, steps):
-        pairs = zip(ids, steps, strict=True)
-        return np.stack([np.random.default_rng([e, s]).uniform(-1, 1, dim) for e, s in pairs])
-
-    return act
 
 
 def trajectory(env, seed, steps=12):
@@ -136,71 +124,6 @@ def test_a_missing_package_is_met_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "imageio", None)
     with pytest.raises(ConfigError, match=r"a video needs the package imageio: pip install 'fidec\[video\]'"):
         check_video()
-
-
-@pytest.mark.parametrize(
-    ("render_fps", "timing"),
-    [(None, (10, 2)), (20, (10, 2)), (10, (10, 1)), (4, (4, 1)), (50, (12.5, 4)), (0, (10, 2)), (np.nan, (10, 2))],
-)
-def test_a_video_has_the_speed_of_its_environment(render_fps, timing):
-    assert _timing(render_fps) == timing
-
-
-def test_a_video_has_every_second_step_and_a_green_frame_for_success(tmp_path):
-    class Frames(gymnasium.Env):  # local, so that its code is sent to the process
-        """Succeeds after four steps; the brightness of a frame is the number of the step."""
-
-        metadata = {"render_fps": 30}  # noqa: RUF012 - as Gymnasium declares it
-        observation_space = action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
-
-        def reset(self, *, seed=None, options=None):
-            self.t = 0
-            return np.zeros(1, np.float32), {}
-
-        def step(self, action):
-            self.t += 1
-            return np.zeros(1, np.float32), 1.0, self.t == 4, False, {"success": True}
-
-        def render(self):
-            return np.full((50, 64, 3), 40 * self.t, np.uint8)
-
-    path = tmp_path / "deep" / "video.mp4"
-    played = record(Frames, random_policy(1), path, seed=3, episodes=(0, 7))
-    assert [(e.index, e.seed, e.return_, e.length) for e in played] == [
-        (0, episode_seed(3, 0), 4.0, 4),
-        (7, episode_seed(3, 7), 4.0, 4),
-    ]
-    assert imageio.get_reader(path).get_meta_data()["fps"] == 15
-    frames = [np.asarray(frame) for frame in imageio.mimread(path)]
-    assert frames[0].shape == (48, 64, 3)
-    brightness = [frame[24, 32].mean() for frame in frames]
-    assert brightness == pytest.approx([0, 80, *[160] * 16] * 2, abs=12)
-    red, green, _ = frames[17][1, 32]
-    assert green > int(red) + 60
-    assert [p.name for p in path.parent.iterdir()] == ["video.mp4"]
-
-
-def test_a_maze_can_be_filmed(tmp_path):
-    path = tmp_path / "maze.mp4"
-    factory = factory_of(POINTMAZE)
-    assert factory is not None
-    make_env = factory.function(render_mode="rgb_array")
-    try:
-        record(lambda: TimeLimit(make_env(), 1), random_policy(2), path, seed=0, size=130)
-    except EnvError as error:
-        pytest.skip(str(error))
-    frame = np.asarray(imageio.get_reader(path).get_data(1))
-    assert frame.shape == (128, 128, 3)
-    assert frame.std() > 10
-
-
-def test_without_opengl_the_reason_is_one_sentence(tmp_path, monkeypatch):
-    monkeypatch.setenv("MUJOCO_GL", "nonsense")
-    with pytest.raises(EnvError, match=r"^no video: ") as caught:
-        record(partial(make, POINTMAZE), random_policy(2), tmp_path / "x.mp4", seed=0)
-    assert "nonsense" in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

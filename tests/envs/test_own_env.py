@@ -176,7 +176,9 @@ def test_a_function_from_python(tiny, columns, compile_cache, tmp_path, capsys):
     summary = found["refined"]
     assert (summary["n"], summary["success"], summary["length"]) == (2, None, 6)
     assert (tmp_path / "own.mp4").exists()
-    with pytest.raises(EnvError, match=r"no video: the environment cannot draw .*render_mode='rgb_array'"):
+    with pytest.raises(
+        EnvError, match=r"cannot draw \(.*returned None.*\)\. It was made with render_mode=None: let the"
+    ):
         record(lambda: Reach(), lambda *_: np.zeros((1, 2)), tmp_path / "none.mp4", seed=0)
 
 

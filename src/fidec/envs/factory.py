@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +10,7 @@ from typing import Any
 import gymnasium
 
 from fidec.envs.families import FAMILIES
-from fidec.envs.family import EnvOptions, TaskInfo, success_or_return
+from fidec.envs.family import EnvOptions, TaskInfo, success_or_return, takes_render_mode
 from fidec.envs.frames import stacked
 from fidec.envs.make import find_task, make_env
 from fidec.errors import ConfigError
@@ -106,9 +105,9 @@ def _from_function(make: MakeEnv) -> EnvFactory:
 
 
 def _call(make: MakeEnv, name: str, render_mode: str | None) -> gymnasium.Env:
-    """Call a user's function. A parameter `render_mode` gets "rgb_array" for videos."""
-    takes = render_mode is not None and "render_mode" in inspect.signature(make).parameters
-    env = make(render_mode=render_mode) if takes else make()
+    """Call a user's function. For videos it gets render_mode="rgb_array" if it takes that."""
+    passed = render_mode is not None and takes_render_mode(make)
+    env = make(render_mode=render_mode) if passed else make()
     if not isinstance(env, gymnasium.Env):
         raise ConfigError(f"{name} returned a {type(env).__name__}; expected a gymnasium.Env")
     return env

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +38,12 @@ class EnvOptions:
     render_mode: str | None = None
     success_timing: str = "pre"
     rendering: str = "exact"
+
+
+def takes_render_mode(make: Callable[..., Any]) -> bool:
+    """Whether a function or class that makes an environment can be called with `render_mode`."""
+    parameters = inspect.signature(make).parameters.values()
+    return any(each.name == "render_mode" or each.kind is each.VAR_KEYWORD for each in parameters)
 
 
 def success_or_return(info: TaskInfo, summary: dict[str, Any]) -> float | None:

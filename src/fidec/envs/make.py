@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from dataclasses import replace
 
@@ -78,7 +79,7 @@ def make_env(info: TaskInfo, options: EnvOptions = EnvOptions()) -> gymnasium.En
         raise
     except Exception as error:  # a simulator may raise anything
         reason = f"cannot make the environment {info.id}: {type(error).__name__}: {error}"
-        if info.visual or (options.render_mode is not None and "mujoco" in sys.modules):
+        if info.visual or re.search(r"GL|\bgl[A-Z]|OSMesa", str(error)):
             reason += (
                 ". Images need OpenGL (MUJOCO_GL=egl without a display): on Debian or Ubuntu install libegl1 and "
                 "libgl1-mesa-dri, or set MUJOCO_GL=osmesa"

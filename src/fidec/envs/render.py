@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,15 +17,31 @@ _MERGE = 0.004
 _renderers: dict[int, tuple[Any, Any]] = {}  # by the model's identity, which changes when a scene is rebuilt
 
 
+class Drawing(NamedTuple):
+    """How an environment is drawn, known after its first reset."""
+
+    mujoco: bool  # its MuJoCo scene is drawn here, with OpenGL, without its own render()
+    mode: str | None  # the render mode that it was made with
+    modes: tuple[str, ...]  # the render modes that it declares
+
+
+def drawing(env: Any) -> Drawing:
+    base, metadata = env.unwrapped, getattr(env, "metadata", None) or {}
+    model, data = getattr(base, "model", None), getattr(base, "data", None)
+    mujoco = data is not None and type(model).__module__.startswith("mujoco")
+    modes = tuple(str(mode) for mode in metadata.get("render_modes") or ())
+    return Drawing(mujoco, getattr(env, "render_mode", None), modes)
+
+
 def frame(env: Any, size: int) -> np.ndarray:
     """The scene as (height, width, 3) uint8. A MuJoCo scene is drawn here, `size` x `size`, others by `render()`."""
-    base = env.unwrapped
-    model, data = getattr(base, "model", None), getattr(base, "data", None)
-    if model is None or data is None or not type(model).__module__.startswith("mujoco"):
+    if not drawing(env).mujoco:
         picture = env.render()
         if picture is None:
-            raise ValueError("render() returned None: make the environment with render_mode='rgb_array'")
+            raise ValueError("render() returned None")
         return np.asarray(picture, np.uint8)
+    base = env.unwrapped
+    model, data = base.model, base.data
     renderer = _renderer(model, size)
     # As OGBench chooses: mazes from above, the arm's workspace from the front.
     camera = getattr(base, "custom_camera", None)

@@ -8,7 +8,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 from fidec.envs.make import gl_environ
 from fidec.envs.pool import Act, Episode, episode_seed
 from fidec.envs.process import EnvProcess, pickled
+from fidec.envs.render import Drawing
 from fidec.errors import EnvError
 from fidec.extras import require
 
@@ -73,6 +74,7 @@ def record(
             raise EnvError(f"no video: the environment cannot be made: {reason}")
         stage = _Stage(process, size, timeout)
         stage.ask("reset", episode_seed(seed, 0))
+        stage = replace(stage, drawing=stage.ask("drawing", None))
         stage.picture()  # an environment that cannot draw fails here, before there is a file
         played = []
         fps, every = _timing(process.facts["render_fps"])
@@ -125,18 +127,14 @@ class _Stage:
     process: EnvProcess
     size: int
     timeout: float
+    drawing: Drawing | None = None  # known after the first reset
 
     def ask(self, command: str, argument: Any) -> Any:
         kind, value = self.process.ask(command, argument, self.timeout)
         if kind == "ok":
             return value
-        if command == "render" and self.process.facts["mujoco"]:
-            raise EnvError(
-                f"no video: OpenGL cannot draw here without a display ({value}); on Debian or Ubuntu install "
-                "libegl1 and libgl1-mesa-dri, or set MUJOCO_GL=osmesa"
-            )
         if command == "render":
-            raise EnvError(f"no video: the environment cannot draw ({value})")
+            raise EnvError(f"no video: {_why_not_drawn(self.drawing, value)}")
         raise EnvError(f"no video: the environment {kind} ({value})")
 
     def picture(self) -> np.ndarray:
@@ -147,6 +145,24 @@ class _Stage:
             )
         height, width = (length - length % 16 for length in picture.shape[:2])
         return picture[:height, :width]
+
+
+def _why_not_drawn(drawing: Drawing | None, reason: str) -> str:
+    if drawing is not None and drawing.mujoco:
+        return (
+            f"OpenGL cannot draw here without a display ({reason}); on Debian or Ubuntu install libegl1 and "
+            "libgl1-mesa-dri, or set MUJOCO_GL=osmesa"
+        )
+    text = f"the environment cannot draw ({reason})"
+    if drawing is None or drawing.mode == "rgb_array":
+        return text
+    if "rgb_array" in drawing.modes:
+        return (
+            f"{text}. It was made with render_mode={drawing.mode!r}: let the function that makes it have a parameter "
+            "render_mode and pass it on"
+        )
+    known = f"its render modes are {', '.join(drawing.modes)}" if drawing.modes else "it declares no render modes"
+    return f"{text}. A video needs the render mode rgb_array, and {known}"
 
 
 def _last(picture: np.ndarray, episode: Episode) -> np.ndarray:

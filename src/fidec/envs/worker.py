@@ -130,7 +130,12 @@ def _commands(env: Any, facts: dict[str, Any]) -> dict[str, Callable[[Any], Any]
 
         return frame(env, size)
 
-    return {"reset": reset, "step": step, "render": render}
+    def drawing(_: Any) -> Any:
+        from fidec.envs.render import drawing
+
+        return drawing(env)
+
+    return {"reset": reset, "step": step, "render": render, "drawing": drawing}
 
 
 def _describe_spaces(env: Any) -> dict[str, Any]:
@@ -156,7 +161,6 @@ def _describe_spaces(env: Any) -> dict[str, Any]:
         "action_dim": int(actions.shape[0]),
         "action_low": actions.low.tolist(),
         "action_high": actions.high.tolist(),
-        "mujoco": "mujoco" in sys.modules,
         "render_fps": float(fps) if isinstance(fps, int | float | np.number) else None,
     }
 

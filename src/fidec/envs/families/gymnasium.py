@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from fidec.envs.family import EnvFamily, EnvOptions, TaskInfo
+from fidec.envs.family import EnvFamily, EnvOptions, TaskInfo, takes_render_mode
 from fidec.envs.worker import describe
 from fidec.errors import ConfigError
 
@@ -45,14 +44,14 @@ def _spec(env_id: str) -> EnvSpec:
 
 
 def _takes(spec: EnvSpec, render_mode: str) -> bool:
-    """Whether an environment can be made with a render mode: by its metadata, or of a function by its parameters."""
+    """Whether an environment can be made with a render mode: by its parameters, and by its metadata if it has any."""
     creator = spec.entry_point
     if isinstance(creator, str):
         creator = load_env_creator(creator)
-    metadata = getattr(creator, "metadata", None)
-    if metadata is None:
-        return creator is not None and "render_mode" in inspect.signature(creator).parameters
-    return render_mode in metadata.get("render_modes", ())
+    if creator is None or not takes_render_mode(creator):
+        return False
+    metadata = getattr(creator, "metadata", None)  # a function has none
+    return metadata is None or render_mode in metadata.get("render_modes", ())
 
 
 FAMILY = EnvFamily(find, make, example="gymnasium:Pendulum-v1")
