@@ -9,8 +9,12 @@ import gymnasium
 import numpy as np
 import pytest
 
+import fidec
+from fidec.envs.factory import factory_of
 from fidec.envs.make import find_task, make
 from fidec.errors import ConfigError, DataError, EnvError
+from helpers import some
+from helpers.runs import random_columns
 
 
 @pytest.fixture
@@ -40,6 +44,35 @@ def test_a_known_environment_is_gymnasiums_own(declare):
     cuts = [env.step(np.zeros(1, np.float32))[3] for _ in range(7)]
     assert cuts == [False] * 6 + [True]
     assert env.render_mode is None
+
+
+def test_a_recorded_declaration_needs_no_data_and_is_checked_again(declare, tmp_path, monkeypatch):
+    task = declare({"id": "Pendulum-v1", "max_episode_steps": 7})
+    recorded = some(factory_of(task)).declaration
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "elsewhere"))
+    factory = some(factory_of(task, declaration=recorded))
+    assert (factory.name, factory.declaration) == (task, recorded)
+    env = factory.function()()
+    assert env.spec is not None
+    assert (env.spec.id, env.spec.max_episode_steps) == ("Pendulum-v1", 7)
+    with pytest.raises(DataError, match=r"not found: .* Get it with `minari download a/b-v0`"):
+        factory_of(task)
+    for wrong, words in ((recorded.replace("Pendulum", "os:Evil"), "only these"), ("[]", "cannot be read")):
+        with pytest.raises(EnvError, match=words):
+            factory_of(task, declaration=wrong)
+
+
+def test_a_policy_is_evaluated_without_the_data(declare, tiny, compile_cache, tmp_path, monkeypatch):
+    task = declare({"id": "Pendulum-v1", "max_episode_steps": 7})
+    columns = random_columns(40)
+    dataset = fidec.dataset_from_arrays(
+        **columns | {"actions": columns["actions"][:, :1]}, action_low=[-2.0], action_high=[2.0]
+    )
+    fidec.fit(dataset, tmp_path / "run", algo="tiny", task=task, steps=2, batch_size=8, eval_interval=0, quiet=True)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "elsewhere"))
+    for place in ("run", "run/policy"):
+        found = fidec.evaluate(tmp_path / place, episodes=1, envs=1)
+        assert (found["environment"], found["refined"]["length"]) == (task, 7)
 
 
 def test_the_environment_for_evaluation_comes_first_and_plain_options_are_passed_on(declare):

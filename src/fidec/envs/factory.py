@@ -31,6 +31,8 @@ class EnvFactory:
     """The number that tables print, of the summary of an evaluation."""
     note: str = ""
     """What a reader of its scores has to know."""
+    declaration: str = ""
+    """What a policy records, so that its environment can be made without the data."""
 
     def function(self, frame_stack: int = 1, render_mode: str | None = None) -> Callable[[], gymnasium.Env]:
         """A function without arguments that makes the environment, with images stacked as the policy sees them."""
@@ -44,10 +46,12 @@ def factory_of(
     *,
     success_timing: str = "pre",
     rendering: str = "exact",
+    declaration: str = "",
 ) -> EnvFactory | None:
     """The environment of a task, or of an `env`: a Gymnasium id or a function that returns an environment.
 
-    None if neither is given. The id is looked up now; the environment is made later, in other processes.
+    None if neither is given. The id is looked up now, or found by the `declaration` that a policy recorded; the
+    environment is made later, in other processes.
     """
     if task is not None and env is not None:
         raise ConfigError(
@@ -64,13 +68,14 @@ def factory_of(
             f"the environment was given in Python ({env}) and is not stored with the run. Give it again: "
             "fidec.resume(run, env=make_env) or fidec.evaluate(run, env=make_env)"
         )
-    info = find_task(task if task is not None else f"gymnasium:{env}")
+    info = find_task(task if task is not None else f"gymnasium:{env}", declaration)
     options = EnvOptions(success_timing=success_timing, rendering=rendering)
     return EnvFactory(
         name=info.id,
         make=partial(_make_task, info, options),
         score=partial(FAMILIES.get(info.family).score, info),
         note=info.note,
+        declaration=info.declaration,
     )
 
 

@@ -24,6 +24,7 @@ class TaskInfo:
     is_default: bool = True  # whether OGBench's cube-single-play-singletask-v0 means this task
     visual: bool = False  # whether observations are images
     note: str = ""  # what a reader of its scores has to know
+    declaration: str = ""  # what a policy records, so that its environment can be made without the data
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ class EnvFamily:
     """The number that tables print, of the summary of an evaluation (`fidec.envs.evaluate.summarise`)."""
     tasks: Callable[[], list[TaskInfo]] = field(default=list, repr=False)
     """The tasks that can be listed."""
+    find_declared: Callable[[str, str], TaskInfo] | None = field(default=None, repr=False)
+    """The task of an id and its recorded `declaration`, which is not trusted, if `find` reads data."""
     bare_ids: bool = False
     example: str = ""
     """An id, for error messages."""

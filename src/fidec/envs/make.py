@@ -16,15 +16,19 @@ from fidec.quiet import quiet
 from fidec.register import unknown
 
 
-def find_task(task: str) -> TaskInfo:
-    """The task of an id, with or without its family in front (`ogbench:ID`). Some families need it (`minari:ID`)."""
+def find_task(task: str, declaration: str = "") -> TaskInfo:
+    """The task of an id, with or without its family in front (`ogbench:ID`). Some families need it (`minari:ID`).
+
+    With the `declaration` of a task that was found before, no data is needed to find it.
+    """
     prefix, _, name = task.partition(":")
     if not name:
         families, name = ((n, family) for n, family in FAMILIES.entries() if family.bare_ids), task
     else:
         families = [(prefix, FAMILIES.get(prefix))] if prefix in FAMILIES.names() else []
     for family_name, family in families:
-        info = family.find(name)
+        recorded = family.find_declared if declaration else None
+        info = recorded(name, declaration) if recorded is not None else family.find(name)
         if info is not None:
             return replace(info, family=family_name)
     known, missing = known_tasks()

@@ -46,14 +46,17 @@ class Assessment:
         config = RunConfig()
         if (directory / "run.json").exists():
             config = RunConfig.from_json(RunDirectory.open(directory, read_only=True).read_config())
+        declaration = ""
         if task is None and env is None:
             task = policy.info.get("task") or config.task
             env = policy.info.get("env") or config.env
+            declaration = policy.info.get("declaration") or ""
         factory = factory_of(
             task,
             env,
             success_timing=policy.info.get("success_timing") or config.success_timing,
             rendering=policy.info.get("rendering") or config.rendering or "exact",
+            declaration=declaration,
         )
         if factory is None:
             raise ConfigError(

@@ -86,6 +86,7 @@ def open_session(
         journal=journal,
         signals=signals,
         identity=identity_of(config, dataset, buffer),
+        declaration=env.declaration if env is not None else "",
     )
     store = ReplayStore(directory.replay)
     restored = session.restore(store)
@@ -163,6 +164,7 @@ class Session:
     journal: Journal
     signals: loop.Signals
     identity: Identity
+    declaration: str = ""  # of the environment, for the policy (`fidec.envs.family.TaskInfo`)
     step: int = 0
     carry: Any = None
     evaluated: bool = True  # whether the evaluation that is due at this step was made
@@ -354,6 +356,8 @@ class Session:
     def save_policy(self) -> None:
         info = {"task": self.config.task, "dataset": self.dataset_name, "step": self.step}
         info |= {"success_timing": self.config.success_timing, "rendering": self.config.rendering}
+        if self.declaration:
+            info["declaration"] = self.declaration
         info |= {"config_sha256": files.sha256_json(self.identity["config"]), "data_sha256": self.identity["data"]}
         if self.config.env is not None:
             info["env"] = self.config.env

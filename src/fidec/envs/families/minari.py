@@ -71,14 +71,18 @@ class Declared(NamedTuple):
     horizon: int | None
 
 
-def declared(dataset_id: str) -> Declared:
+def declaration(dataset_id: str) -> str:
     """The environment for evaluation that a local data set declares, else the one that it was collected in."""
-    folder = minari_folder(dataset_id)
-    where = f"minari:{dataset_id}"
-    metadata = read_metadata(folder)
+    metadata = read_metadata(minari_folder(dataset_id))
     text = metadata.get("eval_env_spec") or metadata.get("env_spec")
     if text is None:
-        raise EnvError(f"{where}: the data set declares no environment; name a --task or an --env")
+        raise EnvError(f"minari:{dataset_id}: the data set declares no environment; name a --task or an --env")
+    return text
+
+
+def declared(dataset_id: str, text: str) -> Declared:
+    """A declaration of a data set or of a policy, checked."""
+    where = f"minari:{dataset_id}"
     try:
         spec = json.loads(text)
         env_id, options, steps = spec["id"], dict(spec.get("kwargs") or {}), spec.get("max_episode_steps")
@@ -103,7 +107,12 @@ def declared(dataset_id: str) -> Declared:
 
 
 def find(dataset_id: str) -> TaskInfo:
-    env = declared(dataset_id)
+    return find_declared(dataset_id, declaration(dataset_id))
+
+
+def find_declared(dataset_id: str, text: str) -> TaskInfo:
+    """The task of a declaration. The data set need not be there."""
+    env = declared(dataset_id, text)
     horizon = env.horizon or _registered(env.env_id).max_episode_steps
     if horizon is None:
         raise EnvError(f"minari:{dataset_id}: {env.env_id} has no time limit, so that an episode may never end")
@@ -113,12 +122,13 @@ def find(dataset_id: str) -> TaskInfo:
         horizon=horizon,
         dataset=dataset_id,
         data=dataset_id,
+        declaration=json.dumps({"id": env.env_id, "kwargs": env.options, "max_episode_steps": horizon}),
     )
 
 
 def make(info: TaskInfo, options: EnvOptions) -> gymnasium.Env:
     """The environment, with dict observations flattened in sorted key order, as the data is."""
-    spec = declared(info.dataset)
+    spec = declared(info.dataset, info.declaration)
     env = gymnasium.make(
         spec.env_id,
         max_episode_steps=info.horizon,
@@ -171,4 +181,4 @@ def _is_allowed(name: str, value: Any) -> bool:
     return False
 
 
-FAMILY = EnvFamily(find, make, example="minari:D4RL/door/human-v2")
+FAMILY = EnvFamily(find, make, find_declared=find_declared, example="minari:D4RL/door/human-v2")
