@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from fidec.cli.output import import_from_here, parse, print_json, print_table
+from fidec.cli.output import import_from_here, interval, parse, print_json, print_table
 from fidec.errors import ConfigError, EnvError
 
 
@@ -84,9 +84,10 @@ def print_comparison(result: dict[str, Any]) -> None:
         if kind not in result:
             continue
         s = result[kind]
-        success = "-" if s["success"] is None else _interval(s, "success")
         name = kind if "base" in result else "policy"
-        rows.append([name, success, _interval(s, "return"), f"{s['length'] or 0:.0f}", s["n"], s["n_failed"]])
+        rows.append(
+            [name, interval(s, "success"), interval(s, "return"), f"{s['length'] or 0:.0f}", s["n"], s["n_failed"]]
+        )
         if "note" in result:  # D4RL's score is neither the success nor the return
             rows[-1].append("-" if s["score"] is None else f"{s['score']:.1f}")
     columns = ("policy", "success", "return", "length", "episodes", "failed")
@@ -94,12 +95,5 @@ def print_comparison(result: dict[str, Any]) -> None:
     if "gain" in result:
         gain = result["gain"]
         if gain["mean"] is not None:
-            interval = "" if gain["low"] is None else f" [{gain['low']:+.2f}, {gain['high']:+.2f}]"
-            print(f"gain in {gain['of']}, paired: {gain['mean']:+.2f}{interval}")
-
-
-def _interval(summary: dict[str, Any], name: str) -> str:
-    if summary[name] is None:
-        return "-"
-    low, high = summary[f"{name}_low"], summary[f"{name}_high"]
-    return f"{summary[name]:.2f}" + ("" if low is None else f" [{low:.2f}, {high:.2f}]")
+            bounds = "" if gain["low"] is None else f" [{gain['low']:+.2f}, {gain['high']:+.2f}]"
+            print(f"gain in {gain['of']}, paired: {gain['mean']:+.2f}{bounds}")

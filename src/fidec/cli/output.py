@@ -56,3 +56,11 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     for row in table:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         print("  ".join(cells).rstrip())
+
+
+def interval(summary: Mapping[str, Any], name: str) -> str:
+    """A mean of an evaluation with its 95 % interval, which a single episode does not have."""
+    value, low, high = (summary[f"{name}{end}"] for end in ("", "_low", "_high"))
+    if value is None:
+        return "-"
+    return f"{value:.2f}" + ("" if low is None else f" [{low:.2f}, {high:.2f}]")

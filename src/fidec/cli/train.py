@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import tyro
 
 from fidec import algos, tasks
-from fidec.cli.output import import_from_here, parse, print_json
+from fidec.cli.output import import_from_here, interval, parse, print_json
 from fidec.errors import ConfigError
 from fidec.tasks import describe
 from fidec.train.config import OnlineConfig, RunConfig, protocol_values, published_options, resolve, resolve_options
@@ -146,23 +146,31 @@ def _resume(args: ResumeArgs) -> int:
 
 
 def _report(result: Any, as_json: bool) -> int:
-    evaluation = result.evaluation or {}
     if as_json:
-        print_json({"directory": str(result.directory), "step": result.step, "evaluation": evaluation or None})
+        print_json({"directory": str(result.directory), "step": result.step, "evaluation": result.evaluation or None})
         return 0
     print(f"{result.directory}: {result.step} steps")
-    if evaluation.get("evaluation/success") is not None:
-        low, high = evaluation["evaluation/success_low"], evaluation["evaluation/success_high"]
-        print(
-            f"success {evaluation['evaluation/success']:.2f} [{low:.2f}, {high:.2f}] "
-            f"over {evaluation['evaluation/n']} episodes"
-        )
-    score, success = evaluation.get("evaluation/score"), evaluation.get("evaluation/success")
-    if score is not None and score == evaluation["evaluation/return"]:  # the environment reports no success
-        print(f"return {score:.2f} over {evaluation['evaluation/n']} episodes")
-    elif score is not None and (success is None or score != 100.0 * success):
-        print(f"score {score:.1f}, return {evaluation['evaluation/return']:.1f}")
-    if evaluation.get("evaluation/n_failed"):
-        print(f"{evaluation['evaluation/n_failed']} episodes failed and are not in the averages")
+    for line in _means(result.evaluation) if result.evaluation else ():
+        print(line)
     print(f"policy: {result.policy}")
     return 0
+
+
+def _means(evaluation: dict[str, Any]) -> list[str]:
+    """The last evaluation: the success or, without it, the return; a score that is neither; the failed episodes."""
+    summary = {name.removeprefix("evaluation/"): value for name, value in evaluation.items()}
+    success, return_, score = (summary[name] for name in ("success", "return", "score"))
+    lines = []
+    if return_ is not None:
+        name = "return" if success is None else "success"
+        lines.append(f"{name} {interval(summary, name)} over {_episodes(summary['n'])}")
+    if score not in (None, return_, None if success is None else 100.0 * success):
+        lines.append(f"score {score:.1f}, return {interval(summary, 'return')}")
+    if summary["n_failed"]:
+        verb = "is" if summary["n_failed"] == 1 else "are"
+        lines.append(f"{_episodes(summary['n_failed'])} failed and {verb} not in the averages")
+    return lines
+
+
+def _episodes(count: int) -> str:
+    return "1 episode" if count == 1 else f"{count} episodes"
