@@ -26,7 +26,8 @@ def main() -> None:
                 dataset, out, algo=method, seed=seed, steps=500, batch_size=64, options=options, overwrite=True
             )
             # `seed` is that of the episodes. It is the same for both methods, so their starts are the same.
-            scores = fidec.evaluate(result.directory, env=Reach, episodes=10, envs=1, seed=0)["refined"]
+            found = fidec.evaluate(result.directory, env=Reach, episodes=10, envs=1, seed=0)
+            scores = found["policy" if method == "bc" else "refined"]  # bc refines no base policy
             interval = f"[{scores['success_low']:.2f}, {scores['success_high']:.2f}]"
             print(f"{method:<6} seed {seed}  success {scores['success']:.2f} {interval}")
             successes.append(scores["success"])

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from fidec.cli.evaluate import print_comparison
 from fidec.cli.train import _means
 from fidec.envs.evaluate import summarise
+from fidec.envs.factory import EnvFactory
 from fidec.envs.pool import Episode
+from fidec.errors import ConfigError
+from fidec.train import assess
 
 
 def evaluation(*episodes: tuple[float, float | None], score: float | None = None, failed: int = 0):
@@ -38,3 +46,45 @@ def evaluation(*episodes: tuple[float, float | None], score: float | None = None
 )
 def test_the_report_of_a_training_has_intervals(row, lines):
     assert _means(row) == lines
+
+
+class FakeEvaluator:
+    """Two episodes, better ones unless they are the base policy's."""
+
+    def __init__(self, *_: Any, **__: Any): ...
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_: object): ...
+
+    def __call__(self, algorithm, state, step, *, base, **_):
+        rows = [Episode(k, k, 0, "ok", k + 2.0 * (not base), 10, None) for k in range(2)]
+        return summarise(rows) | {"score": None}, rows
+
+
+def assessed(act_with_base: Any) -> assess.Assessment:
+    policy: Any = SimpleNamespace(
+        algo="some", algorithm=SimpleNamespace(act_with_base=act_with_base), spec=None, state=None, info={}
+    )
+    env: Any = EnvFactory("Own-v0", lambda mode: None, lambda summary: None)  # type: ignore[arg-type]
+    return assess.Assessment(Path("run"), policy, env, 0, 1, 1, 60.0)
+
+
+def test_only_a_method_that_refines_a_base_policy_has_a_refined_one(monkeypatch, capsys):
+    monkeypatch.setattr(assess, "Evaluator", FakeEvaluator)
+    clone = assessed(None)
+    result = clone.evaluate(2)
+    assert {"base", "refined", "policy"} & set(result) == set(result["episodes"]) == {"policy"}
+    print_comparison(result)
+    row = " ".join(capsys.readouterr().out.splitlines()[-1].split())
+    assert row == "policy - 2.50 [2.00, 3.00] 10 2 0"
+    with pytest.raises(ConfigError, match=r"some has no base policy to compare with.*without --base"):
+        clone.evaluate(2, base=True)
+
+    both = assessed(lambda: None).evaluate(2, base=True)
+    assert {"base", "refined", "policy"} & set(both) == set(both["episodes"]) == {"base", "refined"}
+    print_comparison(both)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[2:4]] == ["base", "refined"]
+    assert lines[-1] == "gain in return, paired: +2.00 [+2.00, +2.00]"

@@ -25,7 +25,8 @@ class EvalArgs:
     episodes: int = 50
     """Number of episodes."""
     base: bool = False
-    """Also evaluate the behaviour flow before refinement, on the same episodes and the same noise."""
+    """Also evaluate the behaviour flow before refinement, on the same episodes and the same noise. Only for methods
+    that refine one."""
     candidates: int | None = None
     """Actions drawn for each observation, of which the critic picks the best; by default the run's number."""
     seed: int | None = None
@@ -80,13 +81,12 @@ def print_comparison(result: dict[str, Any]) -> None:
     if "note" in result:
         print(result["note"])
     rows = []
-    for kind in ("base", "refined"):
+    for kind in ("base", "refined", "policy"):
         if kind not in result:
             continue
         s = result[kind]
-        name = kind if "base" in result else "policy"
         rows.append(
-            [name, interval(s, "success"), interval(s, "return"), f"{s['length'] or 0:.0f}", s["n"], s["n_failed"]]
+            [kind, interval(s, "success"), interval(s, "return"), f"{s['length'] or 0:.0f}", s["n"], s["n_failed"]]
         )
         if "note" in result:  # D4RL's score is neither the success nor the return
             rows[-1].append("-" if s["score"] is None else f"{s['score']:.1f}")

@@ -17,8 +17,8 @@ def draw_curves(run: str | Path, path: str | Path, comparison: dict[str, Any] | 
     """Write a PNG with four panels: success (or the return without it), the trust region, values and losses.
 
     In a run with an online phase each panel marks its beginning, and the first also shows the exploration episodes.
-    `comparison` is the output of `fidec eval --base --json`: it adds the base and the refined policy, with their
-    intervals, at the last step.
+    `comparison` is the output of `fidec eval --json`: it adds the policy, with `--base` also the base policy, with
+    their intervals, at the last step.
     """
     directory = RunDirectory.open(run, read_only=True)
     train, evaluations = directory.read_jsonl("train"), directory.read_jsonl("eval")
@@ -68,7 +68,7 @@ def _measure(
 
     def known(name: str) -> bool:
         rows = [row.get(f"evaluation/{name}") for row in evaluations]
-        rows += [(comparison or {}).get(kind, {}).get(name) for kind in ("base", "refined")]
+        rows += [(comparison or {}).get(kind, {}).get(name) for kind in ("base", "refined", "policy")]
         return any(value is not None for value in rows) or bool(np.isfinite(explored[name]).any())
 
     return "return" if known("return") and not known("success") else "success"
@@ -96,7 +96,7 @@ def _draw_evaluations(panel: Axes, of: str, evaluations: list[dict], comparison:
             capsize=3,
             label=f"during training ({count} episodes)",
         )
-    for kind, colour, marker in (("base", GREY, "s"), ("refined", ORANGE, "D")):
+    for kind, colour, marker in (("base", GREY, "s"), ("refined", ORANGE, "D"), ("policy", ORANGE, "D")):
         summary = (comparison or {}).get(kind)
         if not summary or summary[of] is None:
             continue
@@ -109,7 +109,7 @@ def _draw_evaluations(panel: Axes, of: str, evaluations: list[dict], comparison:
             marker=marker,
             capsize=4,
             linestyle="none",
-            label=f"{kind} policy ({summary['n']} episodes)",
+            label=f"{'' if kind == 'policy' else f'{kind} '}policy ({summary['n']} episodes)",
         )
 
 

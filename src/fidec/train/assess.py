@@ -1,4 +1,4 @@
-"""Evaluation of a saved policy: base and refined on the same seeded episodes, and a video."""
+"""Evaluation of a saved policy, with its base policy on the same seeded episodes, and a video."""
 
 from __future__ import annotations
 
@@ -77,8 +77,18 @@ class Assessment:
         """The training step that the policy is from."""
         return int(self.policy.info.get("step", 0))
 
+    @property
+    def kind(self) -> str:
+        """The name of the policy in results: "refined", or "policy" if the method refines no base policy."""
+        return "policy" if self.policy.algorithm.act_with_base is None else "refined"
+
     def evaluate(self, episodes: int, *, base: bool = False) -> dict[str, Any]:
         """Summaries and episode rows. With `base` also those of the behaviour flow, and the paired gain."""
+        if base and self.kind != "refined":
+            raise ConfigError(
+                f"{self.policy.algo} has no base policy to compare with: its actions are not refined ones. "
+                "Evaluate it without --base"
+            )
         result: dict[str, Any] = {
             "directory": str(self.directory),
             "environment": self.env.name,
@@ -96,7 +106,7 @@ class Assessment:
             seed=self.seed,
             timeout=self.timeout,
         ) as evaluator:
-            for kind in ("base", "refined") if base else ("refined",):
+            for kind in ("base", self.kind) if base else (self.kind,):
                 # The base policy is a single draw: picking among several by value would not be the behaviour.
                 result[kind], rows[kind] = evaluator(
                     self.policy.algorithm,
@@ -106,7 +116,7 @@ class Assessment:
                     base=kind == "base",
                 )
         if base:
-            result["gain"] = files.to_builtin(compare(rows["base"], rows["refined"])._asdict())
+            result["gain"] = files.to_builtin(compare(rows["base"], rows[self.kind])._asdict())
         result["episodes"] = {kind: [episode.row() for episode in episodes] for kind, episodes in rows.items()}
         return result
 
