@@ -79,9 +79,9 @@ def evaluate(
 ) -> dict[str, Any]:
     """Evaluate the policy of a run, as `fidec eval` does; the result is what `fidec eval --json` prints.
 
-    By default in the run's environment. One that was given to `fit` as a function has to be given again. The means are
-    under "refined", or under "policy" if the method refines no base policy, as bc. With `base` the behaviour flow is
-    evaluated on the same episodes. `video` is the path of an mp4 of the first three episodes.
+    By default in the run's environment. One that was given to `fit` as a function has to be given again. The means
+    are under "refined", or under "policy" if the method refines no base policy, as bc. With `base` the behaviour flow
+    is evaluated on the same episodes. `video` is the path of an mp4 of the first three episodes.
     `choices` are `seed`, `envs` (processes) and `candidates`.
     """
     _check_names("evaluate", choices, {"seed", "envs", "candidates"}, {"env", "task", "episodes", "base", "video"})

@@ -20,6 +20,7 @@ from fidec import algos
 from fidec.algos.common.base import COMMON_LOGS
 from fidec.cli import COMMANDS
 from fidec.cli.algos import meanings
+from fidec.envs.pool import episode_seed
 from helpers.runs import TASK, check_error, fingerprint, random_columns, read_rows
 
 TINY = ("--algo", "tiny", "--batch-size", 8, "--log-interval", 20, "--checkpoint-interval", 20, "--eval-envs", 1)
@@ -399,11 +400,14 @@ def test_made_data_is_listed_trained_on_and_evaluated(cli, tiny, npz, compile_ca
 
 def test_eval_repeats_the_last_evaluation(cli, tiny_env, npz, compile_cache, tmp_path):
     sizes = ("--steps", 60, "--eval-interval", 30, "--eval-episodes", 3, "--seed", 9, "--out", "run")
+    sizes += ("--eval-seeds", "fresh")
     assert cli("train", "--data", f"npz:{npz}", "--env", tiny_env, *TINY, *sizes)[0] == 0
     code, out, err = cli("eval", "run", "--episodes", 3, "--base", "--json")
     assert code == 0, err
     result = json.loads(out)
-    rows = [row for row in read_rows(tmp_path / "run" / "episodes.jsonl") if row["step"] == 60]
+    rows = read_rows(tmp_path / "run" / "episodes.jsonl")
+    assert [row["seed"] for row in rows] == [episode_seed(9, k, step) for step in (30, 60) for k in range(3)]
+    rows = [row for row in rows if row["step"] == 60]
     assert [{"step": 60, **row} for row in result["episodes"]["refined"]] == rows
     last = read_rows(tmp_path / "run" / "eval.jsonl")[-1]
     assert {f"evaluation/{name}": value for name, value in result["refined"].items()} | {"step": 60} == last
@@ -414,6 +418,8 @@ def test_eval_repeats_the_last_evaluation(cli, tiny_env, npz, compile_cache, tmp
     shutil.copytree("run/policy", "elsewhere")
     table = cli("eval", "elsewhere", "--episodes", 3, "--seed", 9)[1]
     assert "success" in table
+    given = json.loads(cli("eval", "run", "--episodes", 2, "--seed", 9, "--json")[1])  # whatever run it is
+    assert [row["seed"] for row in given["episodes"]["refined"]] == [episode_seed(9, k) for k in range(2)]
     check_error(cli("eval", "run", "--episodes", 0), 2, "--episodes")
     check_error(cli("eval", "run", "--seed", -1), 2, "seed")
     check_error(cli("eval", "run", "--task", "cube-singel-play-v0"), 2, "no task")

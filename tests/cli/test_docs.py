@@ -266,7 +266,7 @@ class OneEpisode:
         self.observation_shape, self.observation_dtype, self.action_dim = (3,), "float32", 2
         self.action_low, self.action_high = [-1.0, -1.0], [1.0, 1.0]
 
-    def run(self, act, episodes, seed, progress=None):
+    def run(self, act, episodes, seed, **_):
         return [Episode(0, 0, 0, "ok", 1.0, 5, 1.0)]
 
     def close(self):

@@ -115,7 +115,11 @@ def test_seeds_are_not_those_of_evaluation():
     indices = range(2000)
     ours = {exploration_seed(0, k) for k in indices}
     assert len(ours) == len(indices)
-    assert not ours & {episode_seed(0, k) for k in indices}
+    same, fresh = ({episode_seed(0, k, step) for k in indices} for step in (None, 0))
+    assert not ours & same
+    assert not ours & fresh
+    assert not fresh & same
+    assert not fresh & {episode_seed(0, k, 1) for k in indices}
     assert exploration_seed(3, 4) == np.random.SeedSequence([3, 4, 1]).generate_state(1)[0]
 
 

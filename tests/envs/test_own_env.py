@@ -56,6 +56,10 @@ def test_from_the_command_line(cli, tiny, own, compile_cache, tmp_path):
     assert (config["env"], config["task"]) == (own, None)
     last = read_rows(tmp_path / "run" / "eval.jsonl")[-1]
     assert (last["step"], last["evaluation/n"]) == (13, 2)
+    episodes = read_rows(tmp_path / "run" / "episodes.jsonl")
+    assert [(row["step"], row["seed"]) for row in episodes] == [
+        (step, pool_module.episode_seed(0, k)) for step in (6, 13) for k in range(2)
+    ]
     assert last["evaluation/score"] == 100 * last["evaluation/success"]
     code, _, err = cli("train", "--resume", "run", "--online-steps", 9)
     assert code == 0, err

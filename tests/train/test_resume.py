@@ -33,6 +33,7 @@ SETTINGS = {
     "eval_interval": 60,
     "eval_episodes": 3,
     "eval_envs": 1,
+    "eval_seeds": "fresh",
     "quiet": True,
 }
 

@@ -30,7 +30,7 @@ class EvalArgs:
     candidates: int | None = None
     """Actions drawn for each observation, of which the critic picks the best; by default the run's number."""
     seed: int | None = None
-    """Seed of the episodes; by default the run's."""
+    """Seed of the episodes. By default the run's, with the episodes of its last evaluation (--eval-seeds)."""
     envs: int = 0
     """Environment processes; 0 takes the run's number."""
     task: str | None = None

@@ -45,23 +45,34 @@ class Episode:
         }
 
 
-def episode_seed(seed: int, index: int) -> int:
-    """The reset seed of episode `index`: the first word of NumPy's `SeedSequence([seed, index])`."""
-    return int(np.random.SeedSequence([seed, index]).generate_state(1)[0])
+def episode_seed(seed: int, index: int, fresh: int | None = None) -> int:
+    """The reset seed of episode `index`: the first word of NumPy's `SeedSequence([seed, index])`.
+
+    With `fresh`, the training step of an evaluation, it is that of `SeedSequence([seed, index, 2, fresh])`: every
+    evaluation has other episodes. Exploration takes `SeedSequence([seed, index, 1])`.
+    """
+    words = [seed, index] if fresh is None else [seed, index, 2, fresh]
+    return int(np.random.SeedSequence(words).generate_state(1)[0])
 
 
 class EnvPool(EnvProcesses):
     """Environments for evaluation: whole episodes, given by their indices."""
 
     def run(
-        self, act: Act, episodes: int, seed: int, *, progress: Callable[[Episode], None] | None = None
+        self,
+        act: Act,
+        episodes: int,
+        seed: int,
+        *,
+        fresh: int | None = None,
+        progress: Callable[[Episode], None] | None = None,
     ) -> list[Episode]:
         """Run `episodes` episodes and return them in order, failed ones included.
 
         Lane i runs the episodes i, i + n, i + 2n, ...: a fixed quota. The first episodes to finish would
         over-represent short ones, which in many tasks are the successes (or the falls). Episode k is reset with
-        `episode_seed(seed, k)`, so it does not depend on n, up to the rounding of a policy that is computed for n
-        observations at once.
+        `episode_seed(seed, k, fresh)`, so it does not depend on n, up to the rounding of a policy that is computed
+        for n observations at once.
 
         `act(observations, episode_ids, steps)` is always called with all n lanes, so that a compiled policy sees one
         shape. Idle lanes keep their last values, and their actions are ignored. It returns actions (n, d) in [-1, 1],
@@ -85,7 +96,7 @@ class EnvPool(EnvProcesses):
             running.discard(lane)
             finished[index] = Episode(
                 index=index,
-                seed=episode_seed(seed, index),
+                seed=episode_seed(seed, index, fresh),
                 lane=lane,
                 status=status,
                 return_=float(returns[lane]),
@@ -107,7 +118,7 @@ class EnvPool(EnvProcesses):
                     self._processes[lane].send("step", actions[lane])
             for lane in starting:
                 ids[lane], steps[lane], returns[lane] = queues[lane].popleft(), 0, 0.0
-                self._processes[lane].send("reset", episode_seed(seed, int(ids[lane])))
+                self._processes[lane].send("reset", episode_seed(seed, int(ids[lane]), fresh))
                 running.add(lane)
             lanes = stepping + starting
             replies = receive([self._processes[lane] for lane in lanes], self._step_timeout)

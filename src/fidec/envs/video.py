@@ -51,11 +51,12 @@ def record(
     path: Path,
     *,
     seed: int,
+    fresh: int | None = None,
     episodes: Sequence[int] = (0,),
     size: int = 320,
     timeout: float = 60.0,
 ) -> list[Episode]:
-    """Write an mp4 of some episodes of `EnvPool.run(act, ..., seed)`, given by their indices.
+    """Write an mp4 of some episodes of `EnvPool.run(act, ..., seed, fresh=fresh)`, given by their indices.
 
     It has the speed of the environment's `metadata["render_fps"]`. Of a fast environment not every step is drawn.
     The last frame of an episode stays for a second, with a green border after a success. `size` (pixels) is rounded
@@ -73,7 +74,7 @@ def record(
         if reason is not None:
             raise EnvError(f"no video: the environment cannot be made: {reason}")
         stage = _Stage(process, size, timeout)
-        stage.ask("reset", episode_seed(seed, 0))
+        stage.ask("reset", episode_seed(seed, 0, fresh))
         stage = replace(stage, drawing=stage.ask("drawing", None))
         stage.picture()  # an environment that cannot draw fails here, before there is a file
         played = []
@@ -85,7 +86,7 @@ def record(
         writer: Any = imageio.get_writer(part, fps=fps, codec="libx264", quality=7, macro_block_size=16)
         with writer:
             for index in episodes:
-                episode, pictures = _play(stage, act, seed, index, every)
+                episode, pictures = _play(stage, act, index, episode_seed(seed, index, fresh), every)
                 played.append(episode)
                 for picture in pictures + [_last(pictures[-1], episode)] * round(fps):
                     writer.append_data(picture)
@@ -107,8 +108,8 @@ def _timing(render_fps: float | None) -> tuple[float, int]:
     return speed / every, every
 
 
-def _play(stage: _Stage, act: Act, seed: int, index: int, every: int) -> tuple[Episode, list[np.ndarray]]:
-    observation = stage.ask("reset", episode_seed(seed, index))
+def _play(stage: _Stage, act: Act, index: int, seed: int, every: int) -> tuple[Episode, list[np.ndarray]]:
+    observation = stage.ask("reset", seed)
     pictures = [stage.picture()]
     total, length, over, success = 0.0, 0, False, None
     while not over:
@@ -117,7 +118,7 @@ def _play(stage: _Stage, act: Act, seed: int, index: int, every: int) -> tuple[E
         total, length, over = total + reward, length + 1, terminated or truncated
         if over or length % every == 0:
             pictures.append(stage.picture())
-    return Episode(index, episode_seed(seed, index), 0, "ok", total, length, success), pictures
+    return Episode(index, seed, 0, "ok", total, length, success), pictures
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,8 @@ class Assessment:
     envs: int
     candidates: int
     timeout: float
+    fresh: bool = False
+    """Whether the episodes are those of the evaluation at this step (`RunConfig.eval_seeds`)."""
 
     @classmethod
     def of(
@@ -70,6 +72,7 @@ class Assessment:
             envs=envs or resolve(config).eval_envs,
             candidates=candidates or config.candidates,
             timeout=config.eval_timeout,
+            fresh=seed is None and config.eval_seeds == "fresh",
         )
 
     @property
@@ -104,6 +107,7 @@ class Assessment:
             envs=self.envs,
             episodes=episodes,
             seed=self.seed,
+            fresh=self.fresh,
             timeout=self.timeout,
         ) as evaluator:
             for kind in ("base", self.kind) if base else (self.kind,):
@@ -127,4 +131,11 @@ class Assessment:
         key = rng.at(rng.stream(self.seed, "evaluate"), self.step)
         actor = lane_actor(self.policy.algorithm, self.policy.state, key, candidates=self.candidates)
         make_env = self.env.function(self.policy.spec.frame_stack, render_mode="rgb_array")
-        record(make_env, actor, Path(path), seed=self.seed, episodes=range(episodes))
+        record(
+            make_env,
+            actor,
+            Path(path),
+            seed=self.seed,
+            fresh=self.step if self.fresh else None,
+            episodes=range(episodes),
+        )

@@ -132,6 +132,9 @@ class RunConfig:
     protocol."""
     eval_episodes: int = _BY_PROTOCOL
     """Episodes in an evaluation. By default as in the protocol."""
+    eval_seeds: Literal["same", "fresh"] = "same"
+    """Initial states of evaluations: the same at every evaluation of the run, so that differences are paired, or fresh
+    ones at each, as if the environment were reset without a seed."""
     eval_envs: int = 0
     """Environment processes for evaluation. 0 means one per core, at most 8."""
     eval_timeout: float = 60.0

@@ -28,9 +28,10 @@ class Evaluator:
         envs: int,
         episodes: int,
         seed: int,
+        fresh: bool = False,
         timeout: float = 60.0,
     ):
-        self.env, self.spec, self.episodes, self.seed = env, spec, episodes, seed
+        self.env, self.spec, self.episodes, self.seed, self.fresh = env, spec, episodes, seed, fresh
         self._envs, self._timeout = min(envs, episodes), timeout
         self._pool: EnvPool | None = None
 
@@ -60,7 +61,7 @@ class Evaluator:
         base: bool = False,
         on_step: Callable[[], None] | None = None,
     ) -> tuple[dict[str, Any], list[Episode]]:
-        """(summary, episodes). The step enters the policy's random numbers, not the environments' seeds.
+        """(summary, episodes). The step enters the policy's random numbers, and the environments' seeds if `fresh`.
 
         `on_step` is called before every step of the environments. It may raise to stop the evaluation.
         """
@@ -73,7 +74,7 @@ class Evaluator:
                 on_step()
             return actor(observations, episodes, steps)
 
-        episodes = pool.run(act, self.episodes, self.seed)
+        episodes = pool.run(act, self.episodes, self.seed, fresh=step if self.fresh else None)
         summary = summarise(episodes)
         summary["score"] = self.env.score(summary)
         return summary, episodes

@@ -202,8 +202,17 @@ class Session:
         """Prepare the evaluations and the online phase, as far as the configuration has them."""
         config = self.config
         if config.eval_interval:
-            options = {"envs": config.eval_envs, "episodes": config.eval_episodes, "timeout": config.eval_timeout}
-            self.evaluator = stack.enter_context(Evaluator(env, self.spec, seed=config.seed, **options))
+            self.evaluator = stack.enter_context(
+                Evaluator(
+                    env,
+                    self.spec,
+                    envs=config.eval_envs,
+                    episodes=config.eval_episodes,
+                    seed=config.seed,
+                    fresh=config.eval_seeds == "fresh",
+                    timeout=config.eval_timeout,
+                )
+            )
         if config.online_steps:
             log, message = self.journal.log.exploration, self.journal.message
             self.online = make_online(config, env, self.spec, self.feed, self.sampling, store, log, message)
