@@ -17,6 +17,18 @@ from typing import Generic, TypeVar
 from fidec.errors import ConfigError
 
 T = TypeVar("T")
+# Names that other packages use for the same option.
+SYNONYMS = {
+    "lr": "learning_rate",
+    "gamma": "discount",
+    "tau": "target_rate",
+    "polyak": "target_rate",
+    "hidden_dims": "hidden",
+    "hidden_sizes": "hidden",
+    "layers": "hidden",
+    "num_steps": "steps",
+    "iterations": "steps",
+}
 
 
 def unknown(kind: str, name: str, known: Iterable[str], advice: str = "") -> ConfigError:
@@ -25,9 +37,21 @@ def unknown(kind: str, name: str, known: Iterable[str], advice: str = "") -> Con
     `advice` replaces the list of known names where that is long.
     """
     known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {close[0]}?" if close else "."
+    close = _closest(name, known)
+    hint = f"; did you mean {close}?" if close else "."
     return ConfigError(f"there is no {kind} {name!r}{hint} {advice or 'Known: ' + ', '.join(known)}")
+
+
+def _closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is probably meant. Options are compared by their last part: --gamma, --algo.discount."""
+
+    def core(word: str) -> str:
+        return word.rpartition(".")[2].removeprefix("--").replace("-", "_") if word.startswith("--") else word
+
+    by_core = {core(word): word for word in known}
+    wanted = SYNONYMS.get(core(name), core(name))
+    close = [wanted] if wanted in by_core else difflib.get_close_matches(wanted, by_core, n=1)
+    return by_core[close[0]] if close else None
 
 
 class Register(Generic[T]):

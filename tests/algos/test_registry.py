@@ -10,13 +10,14 @@ import pytest
 
 from fidec import algos, cli
 from fidec.algos.common.base import METHODS
-from fidec.algos.constraints import CONSTRAINTS, Quadratic
+from fidec.algos.constraints import Quadratic
 from fidec.algos.fidec import METHOD, FiDecConfig
 from fidec.bench.suites import SUITES
 from fidec.cli.algos import describe, meanings
 from fidec.envs.families import FAMILIES
 from fidec.envs.make import find_task
 from fidec.errors import ConfigError
+from fidec.register import Register
 from fidec.types import Spec
 
 
@@ -52,8 +53,8 @@ def test_the_fields_of_the_chosen_constraint_are_options(monkeypatch):
     class Powered(Quadratic):
         power: float = 2.0
 
-    entries = {"powered": Powered, "local": CONSTRAINTS.get("local")}
-    monkeypatch.setattr(type(CONSTRAINTS), "get", lambda self, name: entries[name])
+    entries, others = {"powered": Powered}, Register.get
+    monkeypatch.setattr(Register, "get", lambda self, name: entries.get(name) or others(self, name))
     chosen = METHOD.configure(constraint="powered", power=4.0)
     assert chosen.build_constraint() == Powered(power=4.0)
     assert METHOD.config_for({"constraint": "local"}) is METHOD.config

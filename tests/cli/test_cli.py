@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -18,7 +19,7 @@ import pytest
 
 from fidec import algos
 from fidec.algos.common.base import COMMON_LOGS
-from fidec.cli import COMMANDS
+from fidec.cli import COMMANDS, options
 from fidec.cli.algos import meanings
 from fidec.envs.pool import episode_seed
 from helpers.runs import TASK, check_error, fingerprint, random_columns, read_rows
@@ -254,20 +255,88 @@ def test_train_resume_and_overwrite(cli, run, npz):
         ((), ("there is no data", "--task")),
         (("--task", "cube-singel-play-singletask-v0"), ("no task", "did you mean")),
         (("--data", "npz:x.npz", "--algo", "fidek"), ("did you mean fidec",)),
-        (("--data", "npz:x.npz", "--preset", "papre"), ("no preset of fidec 'papre'", "released")),
+        (
+            ("--data", "npz:x.npz", "--preset", "papre"),
+            ("no preset of fidec 'papre'; did you mean paper?", "released"),
+        ),
         (("--data", "npz:x.npz", "--steps", "0"), ("steps must be at least 1",)),
-        (("--data", "npz:x.npz", "--steps", "many"), ("--steps",)),
+        (("--data", "npz:x.npz", "--steps", "many"), ("--steps: expected a whole number, not 'many'",)),
+        (("--data", "npz:x.npz", "--steps"), ("Missing value for argument", "--steps")),
+        (("--data", "npz:x.npz", "--algo.discount", "big"), ("--algo.discount: expected a number, not 'big'",)),
+        (("--data", "npz:x.npz", "more"), ("no place for the word 'more'",)),
+        (("--stpes=3",), ("no option '--stpes'; did you mean --steps?",)),
+        (("--gamma", "0.9"), ("no option '--gamma'; did you mean --algo.discount?",)),
+        (("--lr", "0.9"), ("did you mean --algo.learning-rate?",)),
+        (("--algo.lr", "1"), ("no option of fidec 'lr'; did you mean learning_rate?",)),
+        (("--algo.gamma", "1"), ("no option of fidec 'gamma'; did you mean discount?",)),
+        (("--algo.batch-size", "1"), ("did you mean --batch-size?",)),
+        (
+            ("--algo", "fql", "--algo.budget", "0.1"),
+            ("no option of fql 'budget'. It is an option of deflow, fidec, fidec_closed_form. Known: alpha",),
+        ),
         (("--data", "npz:x.npz", "--algo.discount", "2"), ("discount must lie in",)),
         (("--data", "npz:x.npz", "--algo.constraint", "euclid"), ("euclid",)),
-        (("--data", "npz:x.npz", "--algo.budgte", "1"), ("--algo.budgte",)),
+        (("--data", "npz:x.npz", "--algo.budgte", "1"), ("'budgte'; did you mean budget?",)),
         (("--data", "npz:x.npz", "--eval-timeout", "nan"), ("eval_timeout must be positive",)),
         (("--data", "npz:x.npz", "--keep-checkpoints", "0"), ("keep_checkpoints",)),
-        (("--resume", "x", "--algo", "fidec"), ("--algo",)),
+        (("--resume", "x", "--algo", "fidec"), ("no option of a resumed run '--algo'",)),
+        (
+            ("--resume", "x", "--algo.discount", "0.9"),
+            ("resumed run '--algo.discount'. The run keeps its options", "may be given: --resume, --steps, --env"),
+        ),
+        (("--resume", "x", "--stesp", "9"), ("did you mean --steps?",)),
     ],
 )
 def test_wrong_train_arguments(cli, tmp_path, argv, words):
-    check_error(cli("train", "--out", "run", *argv) if "--resume" not in argv else cli("train", *argv), 2, *words)
+    result = cli("train", "--out", "run", *argv) if "--resume" not in argv else cli("train", *argv)
+    check_error(result, 2, *words)
+    assert len(result[2].splitlines()) == 1
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("tasks", "--familly", "cube"), "no option '--familly'; did you mean --family?"),
+        (("eval",), "Missing from fidec eval: DIR"),
+        (("data", "make", "x", "--rendering", "fsat"), "invalid choice 'fsat'"),
+        (("data", "get", "a", "b"), "no place for the word 'b'"),
+        (("suite", "run", "paper", "--sedes", "1"), "did you mean --seeds?"),
+    ],
+)
+def test_wrong_arguments_are_one_line(cli, monkeypatch, argv, words):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)  # tyro then colours its message
+    monkeypatch.setenv("TERM", "xterm")
+    result = cli(*argv)
+    check_error(result, 2, words)
+    assert len(result[2].splitlines()) == 1
+    assert not set(result[2]) & set("│─\x1b")
+
+
+def test_spellings_of_switches_and_numbers(cli, monkeypatch):
+    read = []
+    monkeypatch.setattr("fidec.cli.train._train", lambda config, **more: read.append((config, more)) or 0)
+    cli("train", "--algo.hidden", "256,128", "--algo.normalize-q", "--no-check-data", "--overwrite")
+    cli("train", "--algo.hidden=256,128", "--algo.no-normalize-q", "--check_data", "False", "--overwrite", "True")
+    cli("train", "--algo.hidden", "256", "128", "--action-low", "-1,-2", "--json", "--normalize-observations", "None")
+    assert [config.options.hidden for config, _ in read] == [(256, 128)] * 3
+    assert [config.options.normalize_q for config, _ in read] == [True, False, True]
+    assert [config.check_data for config, _ in read] == [False, False, True]
+    assert [more["overwrite"] for _, more in read] == [True, True, False]
+    assert read[2][0].action_low == (-1.0, -2.0)
+    assert read[2][0].normalize_observations is None
+
+
+@pytest.mark.parametrize("command", ["train --algo fql", "train --resume x", "data make x", "suite run x", "eval x"])
+def test_the_options_that_are_known_are_those_of_the_help(cli, monkeypatch, command):
+    """They are read from the dataclasses, and help is written by tyro."""
+    known: set[str] = set()
+    monkeypatch.setattr(options, "spell_out", lambda argv, found, _: known.update(found) or [])
+    with contextlib.suppress(SystemExit):
+        cli(*command.split(), "--unknown")
+    shown = re.findall(r"^[ │]{2}(?:-h, )?(--\w.*)", cli(*command.split(), "--help")[1], re.MULTILINE)
+    names = {name for line in shown for name in re.findall(r"(?:^|, )(--[\w.-]+)", line)}
+    assert {name.replace("--no-check", "--check") for name in names} - {"--help"} == known
 
 
 def broken_data(path, kind: str) -> None:

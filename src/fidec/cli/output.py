@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import sys
@@ -10,15 +12,41 @@ from typing import Any, TypeVar
 
 import tyro
 
-from fidec.cli import choose
+from fidec.cli import HELP, choose, options
+from fidec.errors import ConfigError
+from fidec.register import unknown
 
 Args = TypeVar("Args")
 
 
-def parse(args: type[Args], argv: list[str], program: str, default: Any = None) -> Args:
-    """Parse `argv` into the dataclass `args`, whose docstring is the help text."""
+def parse(
+    args: type[Args],
+    argv: list[str],
+    program: str,
+    default: Any = None,
+    explain: Callable[[str], ConfigError | None] = lambda option: None,
+) -> Args:
+    """Parse `argv` into the dataclass `args`, whose docstring is the help text.
+
+    Wrong arguments are a `ConfigError`. For an option that does not exist it is that of `explain(option)`, if any.
+    """
     keywords = {} if default is None else {"default": default}
-    return tyro.cli(args, args=argv, prog=program, config=(tyro.conf.FlagCreatePairsOff,), **keywords)
+    if not HELP.isdisjoint(argv):
+        return tyro.cli(args, args=argv, prog=program, config=(tyro.conf.FlagCreatePairsOff,), **keywords)
+    usage = f"`{program} --help` explains the arguments."
+    known = options.options_of(args)
+    missing = lambda option: explain(option) or unknown("option", option, known, usage)  # noqa: E731
+    argv = list(options.spell_out(argv, known, missing))
+    keywords |= {"args": argv, "prog": program, "config": (tyro.conf.FlagConversionOff,), "return_unknown_args": True}
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            parsed, rest = tyro.cli(args, **keywords)
+    except SystemExit:
+        raise ConfigError(f"{options.message_of(said.getvalue())} {usage}") from None
+    if rest:
+        raise ConfigError(f"there is no place for the word {rest[0]!r}. {usage}")
+    return parsed
 
 
 Command = tuple[type, Callable[[Any], int], str]  # its arguments, what it does with them, and a line of help

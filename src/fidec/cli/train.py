@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
 from fidec import algos, tasks
+from fidec.cli.options import options_of
 from fidec.cli.output import import_from_here, interval, parse, print_json
 from fidec.errors import ConfigError
+from fidec.register import unknown
 from fidec.tasks import describe
 from fidec.train.config import OnlineConfig, RunConfig, protocol_values, published_options, resolve, resolve_options
 
@@ -62,7 +66,7 @@ def _peek(argv: list[str], name: str) -> str | None:
 
 def main(argv: list[str]) -> int:
     if any(word == "--resume" or word.startswith("--resume=") for word in argv):
-        return _resume(parse(ResumeArgs, argv, "fidec train"))
+        return _resume(parse(ResumeArgs, argv, "fidec train", explain=_kept))
     algo, preset = _peek(argv, "--algo") or "fidec", _peek(argv, "--preset") or "recommended"
     task = _peek(argv, "--task")
     setting = "online" if (_peek(argv, "--online-steps") or "0") != "0" else "offline"
@@ -71,14 +75,30 @@ def main(argv: list[str]) -> int:
     args_type = _with_options(resolve_options(algo, preset, task, setting, **given))
     # Without offline steps of RLPD's protocol the online ones must be there already for the defaults to be valid.
     default = args_type(**protocol_values(task, algo, setting), online_steps=int(setting == "online"))
-    args = parse(args_type, argv, "fidec train", default=default)
+    explain = partial(_of_other_methods, algos.get(algo), given)
+    args = parse(args_type, argv, "fidec train", default=default, explain=explain)
     fields = {f.name: getattr(args, f.name) for f in dataclasses.fields(RunConfig)}
     return _train(RunConfig(**fields), overwrite=args.overwrite, as_json=args.json)
 
 
+def _of_other_methods(method: algos.Method, parts: dict[str, str], option: str) -> ConfigError | None:
+    """The error for an --algo.* option that the method does not have."""
+    name = option.removeprefix("--algo.").replace("-", "_")
+    if not option.startswith("--algo.") or name in RunConfig.__dataclass_fields__:
+        return None
+    return method.unknown_option(name, parts)
+
+
+def _kept(option: str) -> ConfigError:
+    """The error for an option that a resumed run does not have."""
+    free = dict.fromkeys(re.sub(r"\..*", ".*", name) for name in options_of(ResumeArgs))
+    advice = f"The run keeps its options; a new value needs a new run. These may be given: {', '.join(free)}"
+    return unknown("option of a resumed run", option, options_of(ResumeArgs), advice)
+
+
 def _with_options(options: Any) -> Any:
     """The arguments with the chosen method's own options as --algo.*."""
-    # Every option takes a value, switches too: --algo.normalize-q False.
+    # Help shows the values of a switch here, because its default depends on the preset.
     annotation = Annotated[type(options), tyro.conf.arg(name="algo"), tyro.conf.FlagConversionOff]
     field = ("options", annotation, dataclasses.field(default=options))
     made = dataclasses.make_dataclass("TrainArgs", [field], bases=(TrainArgs,), frozen=True)

@@ -186,10 +186,18 @@ class Method:
             raise unknown(f"preset of {self.name}", preset, ("recommended", *self.presets))
         options = {**self.presets.get(preset, {}), **options}
         config = self.config_for(options)
-        known = {f.name for f in dataclasses.fields(config)}
-        for name in sorted(options.keys() - known):
-            raise unknown(f"option of {self.name}", name, known)
+        for name in sorted(options.keys() - _fields(config)):
+            raise self.unknown_option(name, options)
         return config(**options)
+
+    def unknown_option(self, name: str, options: Mapping[str, Any]) -> ConfigError:
+        """The error for an option that the method does not have with these options. It says which methods have it."""
+        known, others = _fields(self.config_for(options)), []
+        for part, register in self.parts.items():
+            others += [f"{part} {entry}" for entry, kind in register.entries() if name in _fields(kind)]
+        others = others or [entry for entry, method in METHODS.entries() if name in _fields(method.config_for({}))]
+        advice = f"It is an option of {', '.join(others)}. Known: {', '.join(sorted(known))}" if others else ""
+        return unknown(f"option of {self.name}", name, known, advice)
 
 
 def _normalised(algorithm: Algorithm, spec: Spec) -> Algorithm:
@@ -210,10 +218,14 @@ def _normalised(algorithm: Algorithm, spec: Spec) -> Algorithm:
     return algorithm._replace(update=update, **{name: on_normalised(getattr(algorithm, name)) for name in acting})
 
 
+def _fields(config: type) -> set[str]:
+    return {f.name for f in dataclasses.fields(config)}
+
+
 @cache
 def _with_fields_of(config: type, part: type) -> type:
     """The configuration with those fields of `part` that it does not have."""
-    known, types = {f.name for f in dataclasses.fields(config)}, get_type_hints(part)
+    known, types = _fields(config), get_type_hints(part)
     own = [(f.name, types[f.name], field(default=f.default)) for f in dataclasses.fields(part) if f.name not in known]
     return dataclasses.make_dataclass(config.__name__, own, bases=(config,), frozen=True) if own else config
 
