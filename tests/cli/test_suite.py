@@ -61,6 +61,8 @@ def own(npz, tmp_path, plugin_site, tiny_env, monkeypatch):
 
 
 def test_a_users_suite_runs_reports_a_failure_and_continues(cli, own, tmp_path):
+    for name in ("tyro", "random"):  # the processes of a suite import no packages from the working directory
+        (tmp_path / f"{name}.py").write_text("raise ImportError('imported from the working directory')")
     code, out, err = cli("suite", "run", own, "--out", "suite")
     assert code == 1
     assert "1/2 robot bc, seed 0: done" in err

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from importlib import import_module
 
 from fidec import __version__
+from fidec.cli.streams import lossy_streams
 from fidec.errors import FidecError
 
 COMMANDS = {
@@ -64,6 +65,20 @@ def choose(commands: Mapping[str, object], argv: list[str], program: str, text: 
 def main(argv: list[str] | None = None) -> int:
     """Run a command; the result is the process's exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    with lossy_streams() as errors:
+        try:
+            code = _run(argv)
+        except SystemExit as end:  # tyro's, after help
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    for error in errors:
+        if not isinstance(error, BrokenPipeError):  # not `fidec tasks | head`
+            with lossy_streams():
+                print(f"fidec: standard output is incomplete: {error.strerror}", file=sys.stderr)
+            code = code or 1
+    return code
+
+
+def _run(argv: list[str]) -> int:
     debug = "--debug" in argv
     argv = [word for word in argv if word != "--debug"]
     if argv[:1] == ["--version"]:
@@ -87,9 +102,20 @@ def main(argv: list[str] | None = None) -> int:
             raise
         print(f"fidec {name}: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # `fidec tasks | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except OSError as error:
+        if debug:
+            raise
+        print(f"fidec {name}: {_words(error)}. --debug shows where.", file=sys.stderr)
+        return 1
+
+
+def _words(error: OSError) -> str:
+    """What the operating system refused. Errors that fidec expects have their own words."""
+    try:
+        os.getcwd()
+    except OSError:
+        return "the working directory does not exist or cannot be read: change to another one"
+    return f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
 
 
 def _help(name: str, argv: list[str]) -> int | None:

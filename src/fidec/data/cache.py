@@ -12,7 +12,7 @@ from typing import Any
 
 import platformdirs
 
-from fidec.errors import DataError, RunError
+from fidec.errors import ConfigError, DataError, RunError
 from fidec.store.files import read_json, sha256_file, write_json
 
 # The data sets that `fidec data make` can make; a test compares the pattern with the recipes of fidec.make.
@@ -35,7 +35,10 @@ def make_command(dataset: str) -> str | None:
 def data_dir(cache_dir: str | Path | None = None) -> Path:
     """The cache directory (not created here)."""
     chosen = cache_dir or os.environ.get("FIDEC_DATA_DIR")
-    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("fidec")) / "data"
+    directory = Path(os.path.expanduser(chosen or Path(platformdirs.user_cache_dir("fidec")) / "data"))
+    if str(directory).startswith("~"):  # what expanduser leaves if it knows no home directory
+        raise ConfigError(f"the home directory in {directory} is not known: set the variable HOME or FIDEC_DATA_DIR")
+    return directory
 
 
 def search_dirs(cache_dir: str | Path | None = None) -> list[Path]:
@@ -45,7 +48,7 @@ def search_dirs(cache_dir: str | Path | None = None) -> list[Path]:
     """
     if cache_dir is not None:
         return [data_dir(cache_dir)]
-    return [data_dir(), Path.home() / ".ogbench" / "data"]
+    return [data_dir(), Path(os.path.expanduser("~/.ogbench/data"))]
 
 
 def sidecar_path(path: str | Path) -> Path:

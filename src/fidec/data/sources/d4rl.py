@@ -98,7 +98,7 @@ def find_file(task_id: str, cache_dir: CacheDir = None) -> Path:
         raise unknown("D4RL data set", task_id, D4RL_FILES, f"Known: {', '.join(D4RL_FILES)}. {other}")
     folders = [data_dir(cache_dir)]
     if cache_dir is None:
-        folders.append(Path(os.environ.get("D4RL_DATASET_DIR") or Path.home() / ".d4rl" / "datasets"))
+        folders.append(Path(os.environ.get("D4RL_DATASET_DIR") or os.path.expanduser("~/.d4rl/datasets")))
     names = dict.fromkeys((f"{task_id}.hdf5", Path(D4RL_FILES[task_id]).name))
     for folder in folders:
         for name in names:

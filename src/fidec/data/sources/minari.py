@@ -35,8 +35,7 @@ _METADATA_LIMIT = 16 * 2**20
 
 def minari_root() -> Path:
     """Where Minari keeps its data: MINARI_DATASETS_PATH, else ~/.minari/datasets."""
-    root = os.environ.get("MINARI_DATASETS_PATH")
-    return Path(root) if root else Path.home() / ".minari" / "datasets"
+    return Path(os.environ.get("MINARI_DATASETS_PATH") or os.path.expanduser("~/.minari/datasets"))
 
 
 def minari_folder(dataset_id: str) -> Path:
