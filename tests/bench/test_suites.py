@@ -15,11 +15,11 @@ from fidec.bench import data as suite_data
 from fidec.bench.jobs import check_environments, jobs
 from fidec.bench.suite import SMALL, Variant, is_manipulation, make_plan
 from fidec.bench.suites import SUITES, find_suite
-from fidec.errors import BusyError, ConfigError, DataError
+from fidec.errors import BusyError, ConfigError, DataError, RunError
 from fidec.tasks.ablation import REPORTED
 from fidec.train.config import RunConfig
 from helpers import some
-from helpers.suites import jobs_of
+from helpers.suites import jobs_of, write_run
 
 CUBE, ANT = "cube-single-play-singletask-task2-v0", "antmaze-large-navigate-singletask-task1-v0"
 HUMANOID = "humanoidmaze-medium-navigate-singletask-v0"
@@ -100,12 +100,21 @@ def test_the_command_contains_the_whole_job():
     wanted = {"--task": CUBE, "--algo": "fidec", "--preset": "paper", "--seed": "3", "--batch-size": "128"}
     assert wanted.items() <= given.items()
     assert words[words.index("--algo.hidden") + 1 :][:3] == ["128"] * 3
-    known = {f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(RunConfig)} | {"--overwrite"}
+    known = {f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(RunConfig)}
     assert all(word in known for word in words if word.startswith("--") and "." not in word)
     assert "--online-steps" not in words
     fql, rlpd = (job.command() for job in jobs_of("paper-online", words=("fql", "rlpd"), patterns=(HUMANOID,)))
     assert {"--steps": "1000000", "--online-steps": "1000000"}.items() <= dict(itertools.pairwise(fql)).items()
     assert {"--steps": "0", "--online-steps": "1000000"}.items() <= dict(itertools.pairwise(rlpd)).items()
+
+
+def test_a_finished_run_without_its_configuration_is_not_new(tmp_path):
+    (job,) = jobs_of("paper", tmp_path, words=("fql",), patterns=(CUBE,), scale=SMALL)
+    write_run(job, [50.0] * len(job.plan.evaluations))
+    (job.directory / "config.json").unlink()
+    for call in (job.state, job.command):
+        with pytest.raises(RunError, match=rf"{job.directory} has no config\.json, but it has eval\.jsonl, status"):
+            call()
 
 
 def test_methods_that_the_paper_does_not_have_on_a_task_run_only_if_they_are_named():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -264,3 +265,14 @@ def test_a_replacement_that_fails_changes_nothing(tmp_path, monkeypatch):
     with pytest.raises(ZeroDivisionError), files.replacing_directory(final):
         _ = 1 / 0
     assert [path.name for path in final.parent.rglob("*")] == ["policy", "a"]
+
+
+def test_a_write_does_not_follow_a_link_in_the_place_of_its_temporary_file(tmp_path):
+    (tmp_path / "outside").write_text("precious")
+    (tmp_path / f".x.json.{os.getpid()}.tmp").symlink_to(tmp_path / "outside")
+    files.write_json(tmp_path / "x.json", {"a": 1})
+    assert files.read_json(tmp_path / "x.json") == {"a": 1}
+    (tmp_path / "log").symlink_to(tmp_path / "outside")
+    with pytest.raises(OSError, match="symbolic"):
+        files.open_to_append(tmp_path / "log")
+    assert (tmp_path / "outside").read_text() == "precious"

@@ -17,6 +17,7 @@ from fidec.errors import BusyError, RunError
 from fidec.store.logs import REPLAYED
 from fidec.store.rundir import CONTENTS, RESULTS, RunDirectory
 from helpers import some
+from helpers.faults import killed_at_every_write
 
 HOLD = """
     import sys
@@ -89,8 +90,16 @@ def test_an_existing_run_needs_resume_or_overwrite(tmp_path):
         RunDirectory.create(path)
     with RunDirectory.open(path) as run:
         assert run.read_config() == {"a": 1}
-    with RunDirectory.create(path, overwrite=True):
-        assert sorted(entry.name for entry in path.iterdir()) == ["lock", "notes.txt", "run.json"]
+    before = {entry: entry.read_bytes() for entry in path.rglob("*") if entry.is_file() and entry.name != "lock"}
+    with RunDirectory.create(path, overwrite=True) as run:  # ends before it has begun, so the earlier run stays
+        assert sorted(entry.name for entry in path.iterdir()) == [".old-run", "lock", "notes.txt", "run.json"]
+        run.write_config({"a": 2})
+        run.write_status("failed", 0, "wrong environment")
+    after = {entry: entry.read_bytes() for entry in path.rglob("*") if entry.is_file() and entry.name != "lock"}
+    assert after == before
+    with RunDirectory.create(path, overwrite=True) as run:
+        run.delete_earlier()
+    assert sorted(entry.name for entry in path.iterdir()) == ["lock", "notes.txt", "run.json"]
     with RunDirectory.create(tmp_path / "new", overwrite=True) as run:
         assert run.path.is_dir()
 
@@ -118,24 +127,41 @@ def test_a_run_that_failed_before_its_first_step_does_not_block_a_new_one(tmp_pa
         else:
             (tmp_path / name / name).mkdir()
             (tmp_path / name / name / "file").write_text("x")
-    kept.append(fail(tmp_path / "linked"))
-    kept[-1].checkpoints.symlink_to(tmp_path / "a disk that is not mounted")
     for run in kept:
         with pytest.raises(RunError, match="holds a run already"):
             RunDirectory.create(run.path)
         assert run.config.exists()
 
 
-def test_overwrite_does_not_follow_links(tmp_path):
-    outside = tmp_path / "big-disk"
-    outside.mkdir()
-    (outside / "keep").write_text("x")
-    path = tmp_path / "run"
-    RunDirectory.create(path).close()
-    (path / "checkpoints").symlink_to(outside)
-    RunDirectory.create(path, overwrite=True).close()
-    assert (outside / "keep").exists()
-    assert not (path / "checkpoints").exists()
+@pytest.mark.parametrize("name", ["lock", "run.json", "train.jsonl", "run.log", "tb", "policy", ".old-run"])
+def test_links_inside_a_run_are_refused_before_anything_is_written(tmp_path, name):
+    outside, path = tmp_path / "outside", tmp_path / "run"
+    with RunDirectory.create(path) as run:
+        run.write_config({"a": 1})
+    if name in ("tb", "policy", ".old-run"):
+        outside.mkdir()
+        (outside / "file").write_text("precious")
+    else:
+        outside.write_text("precious" if name != "run.json" else (path / name).read_text())
+        (path / name).unlink(missing_ok=True)
+    (path / name).symlink_to(outside)
+    before = {entry: entry.read_bytes() for entry in tmp_path.rglob("*") if entry.is_file()}
+    for attempt in (
+        lambda: RunDirectory.create(path),
+        lambda: RunDirectory.create(path, overwrite=True),
+        lambda: RunDirectory.open(path),
+    ):
+        with pytest.raises(RunError, match=rf"{name} is a symbolic link.*does not write through links"):
+            attempt()
+    assert {entry: entry.read_bytes() for entry in tmp_path.rglob("*") if entry.is_file()} == before
+
+
+def test_a_run_directory_may_be_reached_through_a_link(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "runs").symlink_to(tmp_path / "disk")
+    RunDirectory.create(tmp_path / "runs" / "one").close()
+    (tmp_path / "two").symlink_to(tmp_path / "disk" / "one")
+    RunDirectory.open(tmp_path / "two").close()
 
 
 @pytest.mark.parametrize("marker", [None, "{}", "[]", "not json", '{"format": "other"}'])
@@ -156,6 +182,35 @@ def test_foreign_directories_are_never_touched(tmp_path, marker):
             attempt()
     assert sorted(path.rglob("*")) == before
     assert (path / "config.json").read_text() == "precious"
+
+
+def test_an_overwritten_run_is_complete_or_given_back_after_a_kill_at_any_time(tmp_path):
+    program = """
+        from fidec.store.rundir import RunDirectory
+
+        def prepare(directory):
+            with RunDirectory.create(directory) as run:
+                run.write_config({"a": 1})
+                run.policy.mkdir()
+                (run.policy / "policy.json").write_text("{}")
+                run.write_status("done", 3)
+
+        def work(directory, before):
+            run = RunDirectory.create(directory, overwrite=True)
+            run.write_config({"a": 2})
+            run.delete_earlier()
+    """
+    old = 0
+    for left in killed_at_every_write(tmp_path, program):
+        with RunDirectory.open(left) as run:
+            if run.config.exists() and run.read_config() == {"a": 1}:
+                old += 1
+                assert (run.policy / "policy.json").exists()
+                assert some(run.read_status())["state"] == "done"
+            else:
+                assert not run.status.exists()
+            assert not list(left.glob(".old-*"))
+    assert old > 3
 
 
 def test_missing_and_files(tmp_path):

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import fidec
-from fidec.errors import FidecError, RunError
+from fidec.errors import EnvError, FidecError, RunError
 from fidec.store import files
 from fidec.store.rundir import RunDirectory
 from fidec.train.config import RunConfig
+from fidec.train.session import Session
 from helpers.runs import random_columns
 
 
@@ -21,9 +22,17 @@ def dataset():
     return fidec.dataset_from_arrays(**random_columns())
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return tmp_path_factory.mktemp("trained") / "run"
+
+
 @pytest.fixture
-def run(dataset, tmp_path, tiny, compile_cache):
-    fidec.fit(dataset, tmp_path / "run", algo="tiny", steps=20, batch_size=8, checkpoint_interval=10, quiet=True)
+def run(trained, dataset, tmp_path, tiny, compile_cache):
+    """A finished run of the tiny method, of which each test has a copy."""
+    if not trained.exists():
+        fidec.fit(dataset, trained, algo="tiny", steps=20, batch_size=8, checkpoint_interval=10, quiet=True)
+    shutil.copytree(trained, tmp_path / "run")
     return tmp_path / "run"
 
 
@@ -78,7 +87,7 @@ def test_a_run_without_its_checkpoints_does_not_start_again(run, dataset, kept):
     else:
         shutil.rmtree(run / "policy")
     before = contents(run)
-    with pytest.raises(RunError, match="has no checkpoints, but it was saved"):
+    with pytest.raises(RunError, match="has no checkpoints, but it was saved before"):
         fidec.resume(run, dataset, steps=30, quiet=True)
     assert contents(run) == before
 
@@ -87,3 +96,25 @@ def test_a_policy_says_which_configuration_and_data_it_is_from(run, dataset):
     info, config = fidec.load_policy(run).info, RunDirectory.open(run, read_only=True).read_config()
     assert info["config_sha256"] == files.sha256_json(RunConfig.from_json(config).fixed())
     assert info["data_sha256"] == dataset.sha256
+
+
+def test_a_run_without_its_configuration_is_neither_resumed_nor_replaced(run, dataset, tmp_path):
+    (run / "config.json").unlink()
+    before = contents(run)
+    with pytest.raises(RunError, match=r"has no config\.json, but it has train.*policy.*status\.json of step"):
+        fidec.resume(run, dataset, quiet=True)
+    with pytest.raises(RunError, match="holds a run already"):
+        fidec.fit(dataset, run, algo="tiny", steps=20, quiet=True)
+    assert contents(run) == before
+
+
+def test_a_replaced_run_stays_until_the_new_one_can_train(run, dataset, monkeypatch):
+    def start(self):
+        assert not (run / "policy").exists()
+        raise EnvError("no licence")
+
+    before = contents(run)
+    monkeypatch.setattr(Session, "start_environments", start)
+    with pytest.raises(EnvError, match="no licence"):
+        fidec.fit(dataset, run, algo="tiny", steps=20, overwrite=True, quiet=True)
+    assert contents(run) == before

@@ -19,7 +19,7 @@ from fidec.envs.factory import factory_of
 from fidec.errors import ConfigError, FidecError
 from fidec.register import unknown
 from fidec.store.lock import is_locked
-from fidec.store.rundir import LOCK, RunDirectory
+from fidec.store.rundir import LOCK, RunDirectory, check_no_results
 from fidec.train.config import RunConfig, resolve, resolve_options
 
 
@@ -62,6 +62,7 @@ class Job:
     def state(self, any_data: bool = False) -> str:
         """`new`, or the state in the run directory. A killed run still says `running`."""
         if not (self.directory / "config.json").exists():
+            check_no_results(self.directory)
             return "new"
         directory = RunDirectory.open(self.directory, read_only=True)
         self._check_config(directory.read_config(), any_data)
@@ -130,7 +131,6 @@ class Job:
         left_out = ("averaged",) if plan.online_steps else ("averaged", "online_steps")
         for name, value in asdict(plan).items():
             words += [] if name in left_out else [f"--{name.replace('_', '-')}", str(value)]
-        words += ["--overwrite"]  # a start that was killed at once may have left files
         for name, value in self.changes.items():
             values = value if isinstance(value, tuple) else (value,)
             words += [f"--algo.{name.replace('_', '-')}", *map(str, values)]

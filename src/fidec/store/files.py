@@ -28,7 +28,8 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Write a file so that after a crash at any time it has either its old content or its new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb") as file:
+        temporary.unlink(missing_ok=True)
+        with open(temporary, "xb") as file:  # "x" does not follow a symbolic link
             write(file)
             file.flush()
             os.fsync(file.fileno())
@@ -38,6 +39,11 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             temporary.unlink()
         raise
     fsync_directory(path.parent)
+
+
+def open_to_append(path: Path) -> int:
+    """The descriptor of a file for reading and appending, created if need be. A symbolic link is not followed."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
 
 
 def fsync_directory(path: str | Path) -> None:

@@ -29,7 +29,7 @@ class JsonlLog:
     def __init__(self, path: str | Path):
         self.path = Path(path)
         with files.writing(self.path, self.path.name):
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            self._file = files.open_to_append(self.path)
             self._drop_torn_line()
 
     def write(self, event: Mapping[str, Any]) -> None:

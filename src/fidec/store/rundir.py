@@ -13,6 +13,7 @@ replay/           transitions of the online phase; the checkpoints refer to them
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,10 @@ class RunDirectory:
     def create(cls, path: str | Path, overwrite: bool = False) -> RunDirectory:
         """Start a run in a new or empty directory, or, with `overwrite`, in that of an earlier run.
 
-        A run that failed before its first step, for example because of a wrong environment, is replaced without it.
-        The lock is taken before anything is deleted, and the lock file stays. So if several processes start at the
-        same time, exactly one of them continues.
+        A run without a result, for example because of a wrong environment, is replaced without it. Another run stays
+        beside the new one until `delete_earlier`. If the new run is closed before, the earlier one is given back.
+        The lock is taken before anything is moved, and the lock file stays. So if several processes start at the same
+        time, exactly one of them continues.
         """
         path = Path(path)
         if path.exists() and not path.is_dir():
@@ -61,18 +63,22 @@ class RunDirectory:
         with files.writing(path, "the run directory"):
             path.mkdir(parents=True, exist_ok=True)
         _check_ours(path)
+        _check_links(path)
         held = lock.acquire(path / LOCK)
         try:
             _check_ours(path)
-            if (path / MARKER).exists():
-                if not (overwrite or _failed_at_start(path)):
+            with files.writing(path, "the run directory"):
+                _give_back(path)
+                empty = _is_replaceable(path)
+                if not (overwrite or empty):
                     raise RunError(
                         f"{path} holds a run already. Continue it with --resume {path}, "
                         "replace it with --overwrite, or choose another --out."
                     )
-                with files.writing(path, "the run directory"):
-                    _remove_contents(path)
-            files.write_json(path / MARKER, MARKER_CONTENT)
+                if not empty:
+                    _set_aside(path)
+                _remove_contents(path)
+                files.write_json(path / MARKER, MARKER_CONTENT)
         except BaseException:
             held.release()
             raise
@@ -88,15 +94,28 @@ class RunDirectory:
             raise RunError(f"{path} is not a fidec run: it has no {MARKER} written by fidec")
         if read_only:
             return cls(path, None)
+        _check_links(path)
         held = lock.acquire(path / LOCK)
         with contextlib.suppress(OSError):
+            _give_back(path)
             files.restore_directory(path / "policy")
             for leftover in _leftovers(path):
                 files.remove(leftover)
         return cls(path, held)
 
+    def delete_earlier(self) -> None:
+        """Delete the run that this one replaces, if there is one."""
+        aside, trash = (files.hidden(self.path / "run", kind) for kind in ("old", "trash"))
+        with files.writing(self.path, "the run directory"):
+            if aside.exists():
+                os.rename(aside, trash)  # from here on it is not given back
+                files.remove(trash)
+
     def close(self) -> None:
+        """Release the lock. If the run has not replaced the earlier one yet, the earlier one is given back."""
         if self._held is not None:
+            with contextlib.suppress(OSError):  # then the next `open` or `create` does it
+                _give_back(self.path)
             self._held.release()
             self._held = None
 
@@ -171,27 +190,76 @@ def _check_ours(path: Path) -> None:
         )
 
 
-def _failed_at_start(path: Path) -> bool:
-    """Whether the run failed before its first step and has left no result."""
-    status = files.find_json(path / "status.json") or {}
-    failed = status.get("state") == "failed" and status.get("step") == 0
-    results = [*(path / name for name in RESULTS), *path.glob(".old-*")]  # a policy may wait under another name
-    return failed and not any(map(_holds_something, results))
+def _check_links(path: Path) -> None:
+    """Raise if one of the run's own files is a symbolic link: writing would follow it out of the directory."""
+    with files.writing(path, "the run directory"):
+        links = sorted(entry.name for entry in path.iterdir() if entry.is_symlink())
+    ours = [name for name in links if name in (MARKER, LOCK, *CONTENTS) or name.startswith(".")]
+    if ours:
+        raise RunError(
+            f"{path / ours[0]} is a symbolic link to {os.readlink(path / ours[0])}. fidec does not write through "
+            "links inside a run directory. Replace it by what it points to. The run directory itself may be a link."
+        )
+
+
+def results_of(path: Path) -> list[str]:
+    """What a run without a step does not have: the names of the results, and the status if it has a step."""
+    names = (*RESULTS, ".old-policy")  # a killed replacement leaves the policy under another name
+    found = [name for name in names if _holds_something(path / name)]
+    step = (files.find_json(path / "status.json") or {}).get("step")
+    return [*found, f"status.json of step {step}"] if step else found
+
+
+def check_no_results(path: Path) -> None:
+    """Raise if a run without its configuration has results: it can be neither resumed nor taken for new."""
+    if found := results_of(path):
+        raise RunError(
+            f"{path} has no config.json, but it has {', '.join(found)}. The run was not changed. Restore config.json "
+            "from a copy, move the directory to another place, or delete it."
+        )
+
+
+def _is_replaceable(path: Path) -> bool:
+    """Whether the run has no result and either failed, or was stopped before its configuration was written."""
+    failed = (files.find_json(path / "status.json") or {}).get("state") == "failed"
+    return not results_of(path) and (failed or not (path / "config.json").exists())
 
 
 def _holds_something(path: Path) -> bool:
-    """Whether there is a link, or a directory or file that is not empty."""
-    if path.is_symlink():  # its target may be absent only now
-        return True
+    """Whether there is a directory or a file that is not empty."""
     return any(path.iterdir()) if path.is_dir() else path.exists() and path.stat().st_size > 0
 
 
 def _remove_contents(path: Path) -> None:
     """Remove the files of the earlier run. The marker and the lock stay, so that a crash does no harm."""
     for entry in [*(path / name for name in CONTENTS), *_leftovers(path)]:
-        files.remove(entry)
+        if entry != files.hidden(path / "run", "old"):
+            files.remove(entry)
+
+
+def _set_aside(path: Path) -> None:
+    """Move the files of the earlier run into one hidden directory."""
+    moving, aside = (files.hidden(path / "run", kind) for kind in ("tmp", "old"))
+    entries = [*(path / name for name in CONTENTS), *_leftovers(path)]
+    moving.mkdir()
+    for entry in entries:
+        if entry.exists():
+            os.rename(entry, moving / entry.name)
+    os.rename(moving, aside)
+
+
+def _give_back(path: Path) -> None:
+    """Undo `_set_aside`, also one that a crash interrupted."""
+    moving, aside = (files.hidden(path / "run", kind) for kind in ("tmp", "old"))
+    if aside.exists():
+        _remove_contents(path)
+        os.rename(aside, moving)
+    if moving.exists():
+        for entry in list(moving.iterdir()):
+            os.rename(entry, path / entry.name)
+        moving.rmdir()
 
 
 def _leftovers(path: Path) -> list[Path]:
     """Files that a killed atomic write, or a killed replacement of the policy, leaves behind."""
-    return [*path.glob(".*.tmp"), *path.glob(".tmp-*"), *path.glob(".old-*")]
+    return [entry for pattern in (".*.tmp", ".tmp-*", ".old-*", ".trash-*") for entry in path.glob(pattern)]

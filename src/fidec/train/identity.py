@@ -6,9 +6,8 @@ from typing import Any
 
 from fidec.data import OfflineDataset
 from fidec.errors import RunError
-from fidec.store import files
 from fidec.store.checkpoint import Restored
-from fidec.store.rundir import RunDirectory
+from fidec.store.rundir import RunDirectory, results_of
 from fidec.train.config import RunConfig
 
 Identity = dict[str, Any]  # JSON, part of every checkpoint
@@ -43,12 +42,14 @@ def check_identity(directory: RunDirectory, restored: Restored, own: Identity) -
 
 
 def check_never_saved(directory: RunDirectory) -> None:
-    """Raise if the run has saved before: without its checkpoints it would start again and overwrite the rest."""
-    status = directory.read_status() or {}
-    left = [path.name for path in (directory.policy, directory.replay) if files.has_entries(path)]
-    if left or (status.get("state") != "failed" and status.get("step", 0) > 0):
+    """Raise if the run has saved before: without its checkpoints it would start again and overwrite the rest.
+
+    A run that was killed or failed before its first checkpoint has logs, and starts again.
+    """
+    failed = (directory.read_status() or {}).get("state") == "failed"
+    left = [name for name in results_of(directory.path) if not name.endswith(".jsonl")]
+    if left and not (failed and all(name.startswith("status.json") for name in left)):
         raise RunError(
-            f"{directory.path} has no checkpoints, but it was saved at step {status.get('step', 0)}"
-            f"{' and has ' + ' and '.join(left) if left else ''}. Restore checkpoints/ from a copy, or start again "
-            "with --overwrite, which deletes what is left."
+            f"{directory.path} has no checkpoints, but it was saved before: it has {', '.join(left)}. Restore "
+            "checkpoints/ from a copy, or start again with --overwrite, which deletes what is left."
         )

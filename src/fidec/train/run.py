@@ -18,7 +18,7 @@ from fidec.data import OfflineDataset, check_dataset
 from fidec.data.sampling import parts
 from fidec.envs.factory import EnvFactory, MakeEnv, describe_env, factory_of, is_function
 from fidec.errors import ConfigError, DataError, FidecError, RunError
-from fidec.store.rundir import RunDirectory
+from fidec.store.rundir import RunDirectory, check_no_results
 from fidec.train import loop
 from fidec.train.buffer import check_buffer
 from fidec.train.config import OnlineConfig, RunConfig, resolve, resolve_online, task_options
@@ -108,7 +108,8 @@ def resume(
     """
     with RunDirectory.open(path) as directory:
         if not directory.config.exists():
-            raise RunError(f"{path} was stopped before training began. Start it again with --overwrite.")
+            check_no_results(directory.path)
+            raise RunError(f"{path} was stopped before training began. Start it again with its first command.")
         config = RunConfig.from_json(directory.read_config())
         config = _with_env(config, directory, env)
         offline = not config.online_steps
@@ -309,6 +310,7 @@ def _train(
             if not run.done:
                 run.start_environments()
             directory.write_config(config.to_json())  # only now, after all checks have passed
+            directory.delete_earlier()
             if run.step:
                 run.save_policy()  # the run may have been killed between the checkpoint and its policy
             while not run.done and signals.received is None:

@@ -49,7 +49,7 @@ class Journal:
     def message(self, text: str) -> None:
         """Print a line on stderr, above the bar, and add it to run.log."""
         self.progress.message(text)
-        with files.writing(self._file, "run.log"), self._file.open("a") as log:
+        with files.writing(self._file, "run.log"), open(files.open_to_append(self._file), "a") as log:
             log.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {text}\n")
 
 
