@@ -13,7 +13,8 @@ import pytest
 
 from fidec.errors import RunError
 from fidec.store import versions
-from fidec.store.logs import JsonlLog, RunLog, TensorBoardLog, read_jsonl
+from fidec.store.jsonl import JsonlLog, line_of, read_jsonl
+from fidec.store.logs import RunLog, TensorBoardLog
 from helpers import some
 
 
@@ -22,18 +23,18 @@ def test_lines_positions_and_truncation(tmp_path):
     assert log.position() == 0
     log.write({"step": 1, "loss": np.float32(0.1), "nan": jnp.float32(np.nan), "text": "a\nb"})
     first = log.position()
-    assert log.path.read_bytes() == b'{"step": 1, "loss": 0.1, "nan": null, "text": "a\\nb"}\n'
+    assert log.path.read_bytes() == b'{"step": 1, "loss": 0.1, "nan": null, "text": "a\\nb", "crc32": "88216b35"}\n'
     log.write_all([{"step": 2}, {"step": 3}])
     assert log.position() == log.path.stat().st_size > first
-    log.truncate(first)
+    log.cut_back(first)
     log.write({"step": 4})
     assert [event["step"] for event in read_jsonl(log.path)] == [1, 4]
     size = log.position()
     for wrong in (first - 1, size + 1):
-        with pytest.raises(RunError, match=r"train\.jsonl.*was changed or lost.*--overwrite"):
-            log.truncate(wrong)
+        with pytest.raises(RunError, match=r"train\.jsonl.*was changed or lost.*--salvage"):
+            log.cut_back(wrong)
     assert log.position() == size
-    log.truncate(0)
+    log.cut_back(0)
     assert log.position() == 0
     log.close()
     log.close()
@@ -60,6 +61,52 @@ def test_damage_inside_is_an_error_that_names_the_line(tmp_path):
     assert read_jsonl(tmp_path / "absent.jsonl") == []
 
 
+def test_any_flipped_bit_of_a_log_is_noticed(tmp_path):
+    """In the numbers, in the checksums, and in the line ends."""
+    path, rows = tmp_path / "eval.jsonl", [{"step": n, "evaluation/score": 12.5 * n, "failed": None} for n in (1, 2)]
+    good = b"".join(map(line_of, rows))
+    assert [json.loads(line).items() >= row.items() for line, row in zip(good.splitlines(), rows, strict=True)]
+    for bit in range(0, 8 * len(good), 3):
+        bad = bytearray(good)
+        bad[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(bad)
+        if bit // 8 == len(good) - 1:  # the last line then looks unfinished
+            assert read_jsonl(path) == rows[:1]
+        else:
+            with pytest.raises(RunError, match=r"eval\.jsonl, line [12] was changed or damaged"):
+                read_jsonl(path)
+
+
+def test_logs_of_older_versions_are_read_without_checksums(tmp_path):
+    old = b'{"step": 1, "loss": 0.5, "status": "ok"}\n{"step": 2}\n'
+    (tmp_path / "train.jsonl").write_bytes(old)
+    log = JsonlLog(tmp_path / "train.jsonl")
+    assert log.cut_back(len(old)) is None
+    log.write({"step": 3})
+    assert [row["step"] for row in read_jsonl(log.path)] == [1, 2, 3]
+
+
+def test_a_damaged_log_is_salvaged_row_by_row(tmp_path):
+    path, lines = tmp_path / "train.jsonl", [line_of({"step": 10 * n, "loss": "x" * n}) for n in range(1, 7)]
+    position = len(b"".join(lines[:4]))  # at step 40
+    flipped = [lines[0], lines[1].replace(b"20", b"21"), *lines[2:]]
+    for content, steps, found in (
+        (flipped, [10, 30, 40], "damaged lines: 2"),
+        (lines[:2], [10, 20], f"no line ends at byte {position}"),
+        (lines[2:], [30, 40], "the last of 2 rows left is of step 40"),  # the row of step 50 is written again
+        ([], [], "none of its rows are left"),
+    ):
+        path.write_bytes(b"".join(content))
+        log = JsonlLog(path)
+        with pytest.raises(RunError, match=r"train\.jsonl was changed or lost.*--salvage"):
+            log.cut_back(position, 40)
+        assert path.read_bytes() == b"".join(content)
+        assert found in some(log.cut_back(position, 40, salvage=True))
+        log.write({"step": 50})
+        assert [row["step"] for row in read_jsonl(path)] == [*steps, 50]
+        log.close()
+
+
 def test_a_write_that_fails_half_way_leaves_whole_lines(tmp_path, monkeypatch):
     log = JsonlLog(tmp_path / "train.jsonl")
     log.write({"step": 1})
@@ -76,7 +123,7 @@ def test_a_write_that_fails_half_way_leaves_whole_lines(tmp_path, monkeypatch):
         patch.setattr(os, "write", failing)
         with pytest.raises(RunError, match=r"the disk is full.*train\.jsonl.*MB are free"):
             log.write({"step": 2})
-    assert log.path.read_bytes() == b'{"step": 1}\n'
+    assert log.path.read_bytes() == line_of({"step": 1})
     log.write({"step": 2})
     assert [event["step"] for event in read_jsonl(log.path)] == [1, 2]
 
@@ -134,7 +181,8 @@ def test_exploration_has_a_file_only_if_there_was_any(tmp_path):
     log.exploration([{"step": 13, "episode": 3, "return": 0}])
     log.close()
     text = (tmp_path / "exploration.jsonl").read_bytes()
-    assert text.startswith(b'{"step": 5, "episode": 0, "return": 0.1}\n{"step": 9, "episode": 1, "return": null}\n')
+    assert text.startswith(line_of({"step": 5, "episode": 0, "return": 0.1}))
+    assert read_jsonl(tmp_path / "exploration.jsonl")[1] == {"step": 9, "episode": 1, "return": None}
     assert online["exploration"] < len(text)
     assert not (tmp_path / "tb").exists()
 

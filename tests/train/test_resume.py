@@ -191,6 +191,25 @@ def test_a_damaged_checkpoint_costs_time_but_no_bits(tmp_path, dataset, whole, c
     assert status(out)[0] == "done"
 
 
+def test_a_damaged_log_and_record_cost_their_rows_only(tmp_path, dataset, whole):
+    out = tmp_path / "run"
+    shutil.copytree(whole(), out)
+    lines = (out / "train.jsonl").read_bytes().splitlines(keepends=True)
+    (out / "train.jsonl").write_bytes(lines[0] + lines[1].replace(b"step", b"stop") + b"".join(lines[2:]))
+    with pytest.raises(RunError, match=r"train\.jsonl was changed or lost \(damaged lines: 2\).*--salvage"):
+        resume(out, dataset, quiet=True)
+    resume(out, dataset, salvage=True, quiet=True)
+    assert (out / "train.jsonl").read_bytes() == lines[0] + b"".join(lines[2:])
+    assert "salvaged: " in (out / "run.log").read_text()
+    (out / "environment.json").write_text('{"dataset": [')
+    with pytest.raises(RunError, match=r"environment\.json cannot be read.*--salvage"):
+        resume(out, dataset, quiet=True)
+    resume(out, dataset, salvage=True, quiet=True)
+    resume(out, dataset, quiet=True)  # without the option: the run is whole again
+    state = f"checkpoints/{STEPS:08d}/state.safetensors"
+    assert fingerprint(out, STEPS)[state] == fingerprint(whole(), STEPS)[state]
+
+
 def test_a_non_finite_number_stops_the_run_and_reaches_no_checkpoint(tmp_path, tiny, compile_cache):
     columns = random_columns()
     columns["rewards"][17] = 2e6  # the tiny method divides by zero there

@@ -6,7 +6,6 @@ of a job is in its run directory.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -18,6 +17,7 @@ from fidec.bench.suite import Plan, Scale, Suite, SuiteTask, Variant, published_
 from fidec.envs.factory import factory_of
 from fidec.errors import ConfigError, FidecError
 from fidec.register import unknown
+from fidec.store.jsonl import parse_line
 from fidec.store.lock import is_locked
 from fidec.store.rundir import LOCK, RunDirectory, check_no_results
 from fidec.train.config import RunConfig, resolve, resolve_options
@@ -267,5 +267,5 @@ def last_row(path: Path, key: str = "") -> dict[str, Any]:
     for line in reversed(read_end(path, 65_536)):
         if key in line and line.startswith("{"):
             with suppress(ValueError):
-                return json.loads(line)
+                return parse_line(line.encode())
     return {}

@@ -51,6 +51,8 @@ class ResumeArgs:
     """Train online, or online for longer: up to this many steps in the environment."""
     online: OnlineConfig = dataclasses.field(default_factory=OnlineConfig)
     """The online phase of a run that has none yet. Once it has begun only --online.max-failures can change."""
+    salvage: bool = False
+    """Continue without rows of the replay buffer or of the logs that are damaged or lost, and say which."""
     json: bool = False
     """Print the result as JSON."""
 
@@ -161,7 +163,8 @@ def _resume(args: ResumeArgs) -> int:
     from fidec.train.run import resume
 
     import_from_here()
-    result = resume(args.resume, env=args.env, steps=args.steps, online_steps=args.online_steps, online=args.online)
+    steps = {"steps": args.steps, "online_steps": args.online_steps, "online": args.online}
+    result = resume(args.resume, env=args.env, **steps, salvage=args.salvage)
     return _report(result, args.json)
 
 

@@ -103,20 +103,23 @@ class Checkpoints:
         """
         tried: set[int] = set()
         damaged: list[int] = []
+        intact: list[int] = []  # of these, what is damaged only in a file that it refers to
         while left := [step for step in self.steps() if step not in tried]:
             step = left[-1]
             tried.add(step)
-            path = self.path(step)
+            path, own = self.path(step), False
             try:
                 record = files.verify_manifest(path)
                 if record.get("step") != step:
                     raise CheckpointError(f"{path} holds step {record.get('step')}: it was renamed or moved")
                 flat = trees.load_flat(path / STATE)
+                own = True  # of the checkpoint itself nothing is damaged
                 if check is not None:
                     check(record["extra"])
             except CheckpointError as error:
                 if path.exists():  # else the training process removed it while we read
                     damaged.append(step)
+                    intact += [step] * own
                     self.warn(f"the checkpoint of step {step} is damaged and is not used: {error}")
                 continue
             try:
@@ -127,10 +130,14 @@ class Checkpoints:
                 ) from error
             return Restored(step, _on_device(state), record["extra"])
         if damaged:
-            raise CheckpointError(
-                f"every checkpoint in {self.directory} is damaged (steps {', '.join(map(str, sorted(damaged)))}): "
-                "the run cannot be resumed. Restore one from a copy, or start again with --overwrite."
-            )
+            advice = "the run cannot be resumed. Restore one from a copy, or start again with --overwrite."
+            if intact:
+                advice = (
+                    "the run cannot be resumed exactly. Restore the files from a copy, or continue from step "
+                    f"{intact[0]} without the damaged rows of the replay buffer: add --salvage to --resume."
+                )
+            steps = ", ".join(map(str, sorted(damaged)))
+            raise CheckpointError(f"every checkpoint in {self.directory} is damaged (steps {steps}): {advice}")
         return None
 
     def _clear_leftovers(self) -> None:

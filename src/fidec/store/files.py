@@ -10,9 +10,10 @@ import contextlib
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -22,6 +23,7 @@ from fidec.errors import CheckpointError, RunError
 
 MANIFEST = "manifest.json"
 MANIFEST_FORMAT = 1
+DEPTH = 32  # of nested JSON; a run's own files have less than ten levels
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -191,13 +193,43 @@ def write_json(path: str | Path, value: Any) -> None:
     atomic_write(path, json.dumps(to_builtin(value), indent=2) + "\n")
 
 
+def parse_json(text: str | bytes) -> Any:
+    """A value from JSON; ValueError unless all of its numbers are finite and below 2^63, and it is not too deep."""
+
+    def whole(digits: str) -> int:
+        if abs(value := int(digits)) >= 2**63:
+            raise ValueError(f"the number {digits[:20]}... is too large")
+        return value
+
+    def real(digits: str) -> float:
+        if not math.isfinite(value := float(digits)):
+            raise ValueError(f"{digits[:20]} is not a finite number")
+        return value
+
+    try:
+        value = json.loads(text, parse_int=whole, parse_float=real, parse_constant=real)
+        level, depth = [value], 0
+        while level:
+            level = [item for each in level for item in _items(each)]
+            depth += 1
+            if depth > DEPTH:
+                raise ValueError(f"it is nested deeper than {DEPTH} levels")
+    except RecursionError:
+        raise ValueError(f"it is nested deeper than {DEPTH} levels") from None
+    return value
+
+
+def _items(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
 def read_json(path: str | Path) -> dict[str, Any]:
     """Read a JSON object; `RunError` if the file is missing or holds something else."""
     try:
-        value = json.loads(Path(path).read_text(encoding="utf-8"))
+        value = parse_json(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RunError(f"{path} is missing") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise RunError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(value, dict):
         raise RunError(f"{path} should hold a JSON object, but holds {type(value).__name__}")

@@ -9,101 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import os
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fidec.errors import RunError
 from fidec.store import files
+from fidec.store.jsonl import JsonlLog
 
 REPLAYED = ("train", "eval", "episodes", "exploration")
 LAZY = ("exploration",)  # created with its first row, so that a run without an online phase has none
-
-
-class JsonlLog:
-    """An append-only file of JSON lines. NaN and infinity, which JSON cannot hold, are written as null."""
-
-    def __init__(self, path: str | Path):
-        self.path = Path(path)
-        with files.writing(self.path, self.path.name):
-            self._file = files.open_to_append(self.path)
-            self._drop_torn_line()
-
-    def write(self, event: Mapping[str, Any]) -> None:
-        """Append one event. If the disk is full the file keeps its whole lines and `RunError` is raised."""
-        self.write_all([event])
-
-    def write_all(self, events: Iterable[Mapping[str, Any]]) -> None:
-        text = "".join(json.dumps(files.to_builtin(event), allow_nan=False) + "\n" for event in events)
-        data = memoryview(text.encode())
-        before = self.position()
-        with files.writing(self.path, self.path.name):
-            try:
-                while data:
-                    data = data[os.write(self._file, data) :]
-            except OSError:
-                with contextlib.suppress(OSError):
-                    os.ftruncate(self._file, before)
-                raise
-
-    def position(self) -> int:
-        """The length of the file in bytes."""
-        return os.fstat(self._file).st_size
-
-    def sync(self) -> None:
-        with files.writing(self.path, self.path.name):
-            os.fsync(self._file)
-
-    def truncate(self, position: int) -> None:
-        """Cut the file back to a length that `position` once gave."""
-        size = self.position()
-        whole = position == 0 or (position <= size and os.pread(self._file, 1, position - 1) == b"\n")
-        if not whole:
-            raise RunError(
-                f"{self.path} has {size} bytes and no line ends at byte {position}, where the checkpoint "
-                "expects one: the file was changed or lost. Restore it, or start again with --overwrite."
-            )
-        with files.writing(self.path, self.path.name):
-            os.ftruncate(self._file, position)
-
-    def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-
-    def _drop_torn_line(self) -> None:
-        """Cut off the half of a line that a process killed inside a write leaves behind."""
-        end = size = self.position()
-        while end:
-            start = max(0, end - 65536)
-            newline = os.pread(self._file, end - start, start).rfind(b"\n")
-            if newline >= 0:
-                end = start + newline + 1
-                break
-            end = start
-        if end < size:
-            os.ftruncate(self._file, end)
-
-
-def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
-    """Every event of a JSON-lines file. An unfinished last line, of a crash or of a running run, is left out."""
-    path = Path(path)
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
-    events = []
-    for number, line in enumerate(lines[:-1], start=1):
-        try:
-            events.append(json.loads(line))
-        except ValueError as error:
-            raise RunError(f"{path}, line {number} is not JSON: {error}; the file was changed or damaged") from error
-    return events
 
 
 class TensorBoardLog:
@@ -190,17 +106,22 @@ class RunLog:
             log.sync()
         return {name: self._logs[name].position() for name in REPLAYED if name in self._logs}
 
-    def resume(self, positions: Mapping[str, int] | None, step: int = 0) -> None:
+    def resume(self, positions: Mapping[str, int] | None, step: int = 0, salvage: bool = False) -> list[str]:
         """Cut the logs back to their `positions` at the checkpoint of `step`; None if the run starts from nothing.
 
         A log that has no position was not there when the checkpoint was made. TensorBoard is told to hide what it
-        has of later steps.
+        has of later steps. A log that was changed is an error. With `salvage` its whole rows stay, and the result
+        says what is lost.
         """
+        lost = []
         for name in REPLAYED:
             position = int((positions or {}).get(name, 0))
             if position or name in self._logs:
-                self._open(name).truncate(position)
+                # An episode online may be logged before the updates of its steps are made.
+                latest = None if name in LAZY else step
+                lost.append(self._open(name).cut_back(position, latest, salvage))
         self._purge_step = step + 1 if positions else 0
+        return [text for text in lost if text is not None]
 
     def close(self) -> None:
         for log in self._logs.values():

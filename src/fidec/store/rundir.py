@@ -22,7 +22,8 @@ from filelock import FileLock
 
 from fidec.errors import RunError
 from fidec.store import files, lock
-from fidec.store import logs as loggers
+from fidec.store.jsonl import read_jsonl
+from fidec.store.logs import REPLAYED
 
 MARKER = "run.json"
 LOCK = "lock"
@@ -35,7 +36,7 @@ CONTENTS = (
     *("tb", "checkpoints", "replay", "policy", "audit"),
 )
 # Of these, what a run without a step does not have, or has empty.
-RESULTS = (*(f"{name}.jsonl" for name in loggers.REPLAYED), "checkpoints", "replay", "policy", "audit")
+RESULTS = (*(f"{name}.jsonl" for name in REPLAYED), "checkpoints", "replay", "policy", "audit")
 
 
 class RunDirectory:
@@ -155,6 +156,15 @@ class RunDirectory:
     def read_environment(self) -> dict[str, Any]:
         return files.read_json(self.environment)
 
+    def read_environment_to_resume(self, salvage: bool) -> dict[str, Any] | None:
+        """What `read_environment` gives; None if there is no such file, or a damaged one and the run is salvaged."""
+        try:
+            return self.read_environment() if self.environment.exists() else None
+        except RunError as error:
+            if salvage:
+                return None
+            raise RunError(f"{error}. Restore it, or continue without it: add --salvage to --resume.") from error
+
     def write_status(self, state: str, step: int, reason: str | None = None) -> None:
         if state not in STATES:
             raise ValueError(f"unknown state {state!r}; a run is {', '.join(STATES)}")
@@ -166,7 +176,7 @@ class RunDirectory:
 
     def read_jsonl(self, name: str) -> list[dict[str, Any]]:
         """Events of the log "train", "eval", "episodes", "exploration" or "time"; a torn last line is left out."""
-        return loggers.read_jsonl(self.path / f"{name}.jsonl")
+        return read_jsonl(self.path / f"{name}.jsonl")
 
 
 def _has_marker(path: Path) -> bool:

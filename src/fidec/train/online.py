@@ -29,7 +29,7 @@ from fidec.errors import ConfigError, EnvError
 from fidec.store.replay import ReplayStore
 from fidec.train import loop
 from fidec.train.buffer import Buffer, check_buffer, next_actions
-from fidec.train.collect import Collector, has_ended, make_explorer, rows_of
+from fidec.train.collect import Collector, has_ended, make_explorer, rows_of, without_cut_episodes
 from fidec.train.config import OnlineConfig, RunConfig
 from fidec.train.evaluate import check_spaces
 from fidec.train.loop import Carry
@@ -86,8 +86,8 @@ class Online:
 
     @property
     def collected(self) -> int:
-        """Transitions so far."""
-        return self.buffer.count
+        """Transitions so far, also those that were lost on the disk."""
+        return self.buffer.count + self.store.lost
 
     @property
     def has_begun(self) -> bool:
@@ -131,11 +131,14 @@ class Online:
         rows = self.store.restore(position["segments"])
         if rows is not None:
             self.buffer.fill(rows)
-        self.collector.restore(position["lanes"], rows)
+        lanes = position["lanes"]
+        if self.store.lost and (lanes := without_cut_episodes(lanes, rows)) != position["lanes"]:
+            self.pending_actions = None  # they were chosen in episodes that do not continue
+        self.collector.restore(lanes, rows)
 
     def metrics(self) -> dict[str, Any]:
         """For a row of the training log."""
-        stored = min(self.collected, self.capacity)
+        stored = min(self.buffer.count, self.capacity)
         offline = self.size if self.balanced else min(self.size, self.capacity - stored)
         share = 1.0 - self.config.fraction if self.balanced else offline / (offline + stored)
         metrics: dict[str, Any] = {
@@ -183,9 +186,9 @@ class Online:
             ahead = self.collected - (step - self.first_step)
             if step == last and ahead >= 0:
                 break
-            if ahead > 0:
+            if ahead > 0 and self.buffer.count > 0:
                 carry, step = self._run_updates(carry, step, step + self._pace.next(min(last - step, ahead)))
-            elif ahead == 0 and self.config.overlap and self.collected > 0:
+            elif ahead == 0 and self.config.overlap and self.buffer.count > 0:
                 # The environments step while the network learns from the earlier rows.
                 actions = self._actions(carry)
                 self.collector.lanes.send(actions)

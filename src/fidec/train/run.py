@@ -97,6 +97,7 @@ def resume(
     steps: int | None = None,
     online_steps: int | None = None,
     online: OnlineConfig | None = None,
+    salvage: bool = False,
     quiet: bool = False,
 ) -> Result:
     """Continue an interrupted run, bit for bit, or extend a finished one by more `steps` or by an online phase.
@@ -105,6 +106,10 @@ def resume(
     used an environment yet can be given one: a Gymnasium id, or a function that returns an environment.
     `online_steps` is the number of the whole run. `online` has the options of its online phase. Once that has begun,
     only `max_failures` may change.
+
+    If rows of the replay buffer or of a log are damaged or lost, this is an error. With `salvage` the run continues
+    without them, from the newest checkpoint that is itself intact, and says what is lost. From there on it differs
+    from an uninterrupted run.
     """
     with RunDirectory.open(path) as directory:
         if not directory.config.exists():
@@ -127,11 +132,12 @@ def resume(
         if buffer is not None and config.buffer is None:
             raise RunError(f"{path} was trained on one data set: it cannot continue with two. Start a new run.")
         dataset, buffer = _load(config, dataset, buffer)
-        _check_same_data(directory, "dataset", dataset)
-        if buffer is not None:
-            _check_same_data(directory, "buffer", buffer)
+        recorded = directory.read_environment_to_resume(salvage) or {}
+        for kind, data in (("dataset", dataset), ("buffer", buffer)):
+            if data is not None:
+                _check_same_data(directory.path, kind, recorded, data)
         config = _with_data(config, dataset)
-        return _train(config, dataset, buffer, _factory(config, env), directory, quiet)
+        return _train(config, dataset, buffer, _factory(config, env), directory, quiet, salvage=salvage)
 
 
 def _with_env(config: RunConfig, directory: RunDirectory, env: str | MakeEnv | None) -> RunConfig:
@@ -298,20 +304,23 @@ def _train(
     directory: RunDirectory,
     quiet: bool,
     messages: Sequence[str] = (),
+    salvage: bool = False,
 ) -> Result:
     compilation.enable()
     run: Session | None = None
     try:
         with ExitStack() as stack:
             signals = stack.enter_context(loop.catch_signals())
-            run = open_session(config, dataset, buffer, env, directory, stack, signals, quiet)
+            run = open_session(config, dataset, buffer, env, directory, stack, signals, quiet, salvage)
             for text in messages:
                 run.journal.message(text)
             if not run.done:
                 run.start_environments()
             directory.write_config(config.to_json())  # only now, after all checks have passed
             directory.delete_earlier()
-            if run.step:
+            if run.losses:
+                run.save()  # a checkpoint that refers to nothing that is lost
+            elif run.step:
                 run.save_policy()  # the run may have been killed between the checkpoint and its policy
             while not run.done and signals.received is None:
                 run.advance()
@@ -345,12 +354,10 @@ def _all_failed(evaluation: dict[str, Any] | None) -> int:
     return 0 if row.get("evaluation/n") else row.get("evaluation/n_failed", 0)
 
 
-def _check_same_data(directory: RunDirectory, kind: str, dataset: OfflineDataset) -> None:
-    if not directory.environment.exists():
-        return
-    recorded = (directory.read_environment().get(kind) or {}).get("sha256")
+def _check_same_data(path: Path, kind: str, environment: dict[str, Any], dataset: OfflineDataset) -> None:
+    recorded = (environment.get(kind) or {}).get("sha256")
     if recorded is not None and recorded != dataset.sha256:
         raise RunError(
-            f"{directory.path} was trained on other data: the SHA-256 of its {kind} was {recorded[:12]}…, that of "
+            f"{path} was trained on other data: the SHA-256 of its {kind} was {recorded[:12]}…, that of "
             f"{dataset.source} is now {dataset.sha256[:12]}…. Restore the data, or start a new run."
         )

@@ -62,10 +62,12 @@ def open_session(
     stack: ExitStack,
     signals: loop.Signals,
     quiet: bool,
+    salvage: bool = False,
 ) -> Session:
     """Open the data, restore the newest checkpoint if there is one, and record the software versions.
 
-    `stack` closes what is opened. Environments are started later (`Session.start_environments`).
+    `stack` closes what is opened. Environments are started later (`Session.start_environments`). With `salvage` the
+    run does without rows of its replay buffer and of its logs that are damaged.
     """
     spec = spec_of(config, dataset)
     sampling = Sampling.of(dataset.spec, config.frame_stack, config.augment, config.buffer_fraction)
@@ -89,7 +91,7 @@ def open_session(
         declaration=env.declaration if env is not None else "",
     )
     store = ReplayStore(directory.replay)
-    restored = session.restore(store)
+    restored = session.restore(store, salvage)
     if isinstance(feed, HostFeed):
         where = "their file" if dataset.mapped else "main memory"
         journal.message(
@@ -99,7 +101,7 @@ def open_session(
     if restored is not None:
         journal.message(f"resumed {directory.path} at step {session.step}")
     facts = {"buffer": _facts(buffer)} if buffer is not None else {}
-    _record_versions(directory, {**versions.environment(_facts(dataset)), **facts}, journal.message)
+    _record_versions(directory, {**versions.environment(_facts(dataset)), **facts}, journal.message, salvage)
     directory.write_status("running", session.step)
     if env is not None:
         session.open_environments(env, store, restored, stack)
@@ -133,12 +135,16 @@ def _facts(dataset: OfflineDataset) -> dict[str, Any]:
     return {**facts, "sha256": dataset.sha256, "info": dataset.info}
 
 
-def _record_versions(directory: RunDirectory, now: dict[str, Any], message: Callable[[str], None]) -> None:
+def _record_versions(
+    directory: RunDirectory, now: dict[str, Any], message: Callable[[str], None], salvage: bool
+) -> None:
     """Write environment.json. A resumed run adds an entry, and a change since the last one is reported."""
-    if not directory.environment.exists():
+    first = directory.read_environment_to_resume(salvage)
+    if first is None:
+        if directory.environment.exists():
+            message("salvaged: environment.json was damaged: the earlier software versions are lost")
         directory.write_environment(now)
         return
-    first = directory.read_environment()
     last = (first.get("resumed") or [first])[-1]
     for name in ("python", "packages", "platform", "backend", "devices", "xla_flags"):
         if last.get(name) != now[name]:
@@ -171,17 +177,20 @@ class Session:
     evaluation: dict[str, Any] | None = None  # the last one
     evaluator: Evaluator | None = None
     online: Online | None = None
+    losses: list[str] = field(default_factory=list)  # what a salvaged run does without
     _steps: Callable | None = None  # compiled when first needed
     _pace: loop.Pace = field(default_factory=loop.Pace)
     _mark: tuple[float, int] = (0.0, 0)  # time and step from which the speed is measured
 
-    def restore(self, store: ReplayStore) -> Restored | None:
+    def restore(self, store: ReplayStore, salvage: bool) -> Restored | None:
         """Continue from the newest intact checkpoint, which is returned, or start from nothing."""
         batch = loop.example_batch(self.feed.example, self.sampling)
-        restored = self.checkpoints.latest(
-            loop.template(self.algorithm, self.config.seed, batch),
-            check=lambda extra: store.verify((extra.get("online") or {}).get("segments")),
-        )
+
+        def check(extra: dict[str, Any]) -> None:
+            store.verify((extra.get("online") or {}).get("segments"))
+
+        template = loop.template(self.algorithm, self.config.seed, batch)
+        restored = self.checkpoints.latest(template, check=None if salvage else check)
         if restored is None:
             check_never_saved(self.directory)
             self.carry = loop.start(self.algorithm, self.config.seed, batch)
@@ -189,7 +198,12 @@ class Session:
         else:
             check_identity(self.directory, restored, self.identity)
             self.step, self.carry, self.evaluated = restored.step, restored.state, restored.extra["evaluated"]
-            self.journal.log.resume(restored.extra["logs"], self.step)
+            self.losses += self.journal.log.resume(restored.extra["logs"], self.step, salvage)
+            if salvage and (online := restored.extra.get("online")):
+                online["segments"], lost = store.mark_lost(online["segments"])
+                self.losses += lost
+            for text in self.losses:
+                self.journal.message(f"salvaged: {text}")
         evaluations = self.directory.read_jsonl("eval")
         self.evaluation = evaluations[-1] if evaluations else None
         self.journal.progress.restart(self.step)
