@@ -3,6 +3,9 @@
 The command line prints the message of a `FidecError` without a traceback and leaves with its `exit_code`.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class FidecError(Exception):
     """Base of every error that fidec raises on purpose."""
@@ -40,3 +43,12 @@ class BusyError(RunError):
     """Another process holds the run directory. 75 is EX_TEMPFAIL: trying again later may work."""
 
     exit_code = 75
+
+
+@contextmanager
+def naming(where: str) -> Iterator[None]:
+    """Put `where`, a file for example, in front of an error."""
+    try:
+        yield
+    except FidecError as error:
+        raise type(error)(f"{where}: {error}") from error

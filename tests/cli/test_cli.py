@@ -37,6 +37,12 @@ def run(cli, tiny, npz, compile_cache, tmp_path, tmp_path_factory):
     return Path(shutil.copytree(made, tmp_path / "run"))
 
 
+def test_the_configuration_of_a_run_starts_an_equal_run(cli, run, tmp_path):
+    code, _, err = cli("train", "--config", run / "config.json", "--out", tmp_path / "again")
+    assert code == 0, err
+    assert fingerprint(tmp_path / "again", 60) == fingerprint(run, 60)
+
+
 # --- help and lists -----------------------------------------------------------------------------------------
 
 

@@ -6,8 +6,8 @@ of a job is in its run directory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from fidec import algos, tasks
 from fidec.bench.suite import Plan, Scale, Suite, SuiteTask, Variant, published_plan
 from fidec.envs.factory import factory_of
-from fidec.errors import ConfigError, FidecError
+from fidec.errors import ConfigError, naming
 from fidec.register import unknown
 from fidec.store.jsonl import parse_line
 from fidec.store.lock import is_locked
@@ -164,7 +164,7 @@ def jobs(
     seeds, scale = tuple(seeds) or suite.seeds, suite.scale or scale
     _check_numbers(suite, seeds, steps, online_steps)
     variants, made = suite.choose_variants(words), []
-    with _naming(str(suite)):
+    with naming(str(suite)):
         _check_options(suite, variants)
     for task in suite.choose_tasks(patterns):
         row = tasks.find(task.name, suite.setting) if task.id else None
@@ -172,7 +172,7 @@ def jobs(
             own = task.options.get(variant.method, {})
             changes = {**own, **variant.options}
             if scale is not None:
-                with _naming(f"{suite}: {task.name}"):
+                with naming(f"{suite}: {task.name}"):
                     known = _known(variant, scale.options, scale.methods.get(variant.method, {}), own)
                 changes = {**scale.changes(task.name, variant.method, known), **changes}
                 plan = scale.plan(steps, online_steps, setting=suite.setting, method=variant.method)
@@ -182,7 +182,7 @@ def jobs(
                 raise ConfigError(f"{suite}: there is no published protocol for {task.name}: give the suite a scale")
             place = out / task.name / variant.name
             new = [Job(suite, task, variant, s, plan, changes, place / f"seed{s:03d}", data_dir) for s in seeds]
-            with _naming(f"{suite}: {task.name}"):
+            with naming(f"{suite}: {task.name}"):
                 new[0].options()
                 if plan.online_steps:
                     new[0].config()  # that needs an environment, and a method that is trained online
@@ -197,17 +197,8 @@ def check_environments(jobs: Sequence[Job]) -> None:
     for job in {job.task: job for job in jobs}.values():
         task = job.suite_task
         if task.id is None or tasks.find(task.id, job.suite.setting) is None:  # else it exists
-            with _naming(f"{job.suite}: {task.name}"):
+            with naming(f"{job.suite}: {task.name}"):
                 factory_of(task.id, task.env)
-
-
-@contextmanager
-def _naming(where: str) -> Iterator[None]:
-    """Put `where` in front of an error."""
-    try:
-        yield
-    except FidecError as error:
-        raise type(error)(f"{where}: {error}") from error
 
 
 def _online_fields(config: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,10 +16,11 @@ import tyro
 from fidec import algos, tasks
 from fidec.cli.options import options_of
 from fidec.cli.output import import_from_here, interval, parse, print_json
-from fidec.errors import ConfigError
+from fidec.errors import ConfigError, naming
 from fidec.register import unknown
 from fidec.tasks import describe
-from fidec.train.config import OnlineConfig, RunConfig, protocol_values, published_options, resolve, resolve_options
+from fidec.train.config import OnlineConfig, RunConfig, protocol_values, published_options, resolve
+from fidec.train.configfile import REPLACED, ConfigFile
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,9 @@ class TrainArgs(RunConfig):
     --online-steps training continues in the environment. `fidec train --resume DIR` continues an interrupted run.
     """
 
+    config: Path | None = None
+    """File with options of this command: TOML, or the config.json of a run. Options of the command line replace
+    those of the file, which replace those of the preset and the task."""
     overwrite: bool = False
     """Replace the run that the output directory holds."""
     json: bool = False
@@ -69,18 +74,32 @@ def _peek(argv: list[str], name: str) -> str | None:
 def main(argv: list[str]) -> int:
     if any(word == "--resume" or word.startswith("--resume=") for word in argv):
         return _resume(parse(ResumeArgs, argv, "fidec train", explain=_kept))
-    algo, preset = _peek(argv, "--algo") or "fidec", _peek(argv, "--preset") or "recommended"
-    task = _peek(argv, "--task")
-    setting = "online" if (_peek(argv, "--online-steps") or "0") != "0" else "offline"
-    parts = {name: _peek(argv, f"--algo.{name}") for name in algos.get(algo).parts}
-    given = {name: value for name, value in parts.items() if value is not None}
-    args_type = _with_options(resolve_options(algo, preset, task, setting, **given))
+    config, args = read_args(argv, "fidec train")
+    return _train(config, overwrite=args.overwrite, as_json=args.json)
+
+
+def read_args(argv: list[str], program: str) -> tuple[RunConfig, TrainArgs]:
+    """The configuration that options of `fidec train` ask for, and all options."""
+    file = _peek(argv, "--config")
+    given = (
+        ConfigFile.read(Path(file), {name for name in REPLACED if _peek(argv, f"--{name}")}) if file else ConfigFile()
+    )
+
+    def find(name: str, default: Any) -> Any:
+        return _peek(argv, f"--{name.replace('_', '-')}") or given.values.get(name) or default
+
+    algo, preset, task = find("algo", "fidec"), find("preset", "recommended"), find("task", None)
+    setting = "online" if find("online_steps", "0") != "0" else "offline"
+    named = {name: value for name in algos.get(algo).parts if (value := _peek(argv, f"--algo.{name}")) is not None}
+    options = given.resolve_options(algo, preset, task, setting, **named)
     # Without offline steps of RLPD's protocol the online ones must be there already for the defaults to be valid.
-    default = args_type(**protocol_values(task, algo, setting), online_steps=int(setting == "online"))
-    explain = partial(_of_other_methods, algos.get(algo), given)
-    args = parse(args_type, argv, "fidec train", default=default, explain=explain)
+    first = {**protocol_values(task, algo, setting), "online_steps": int(setting == "online")}
+    with naming(file) if file else nullcontext():
+        default = _with_options(options)(**{**first, **given.values})
+    explain = partial(_of_other_methods, algos.get(algo), named)
+    args = parse(type(default), argv, program, default=default, explain=explain)
     fields = {f.name: getattr(args, f.name) for f in dataclasses.fields(RunConfig)}
-    return _train(RunConfig(**fields), overwrite=args.overwrite, as_json=args.json)
+    return RunConfig(**fields), args
 
 
 def _of_other_methods(method: algos.Method, parts: dict[str, str], option: str) -> ConfigError | None:

@@ -6,6 +6,7 @@ entry point in the group `fidec.sources` that names its `DataSource`; the name o
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +85,12 @@ def absolute_source(source: str) -> str:
     """A source text that means the same in every directory, so that a run can be resumed from another one."""
     scheme, entry, what = find_source(source)
     return f"{scheme}:{entry.absolute(what)}"
+
+
+def source_from(directory: Path, source: str) -> str:
+    """`absolute_source` of a source in a file of this directory, where its relative paths start."""
+    with contextlib.chdir(directory):
+        return absolute_source(source)
 
 
 def absolute_path(path: str) -> str:

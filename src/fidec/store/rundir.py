@@ -141,14 +141,7 @@ class RunDirectory:
 
     def read_config(self) -> dict[str, Any]:
         """The configuration; `RunError` if it is not as it was written. Runs of older versions have no hash."""
-        config = files.read_json(self.config)
-        recorded = config.pop("sha256", None)
-        if recorded is not None and recorded != files.sha256_json(config):
-            raise RunError(
-                f"{self.config} was changed or damaged after the run wrote it: its SHA-256 is not the recorded one. "
-                "Restore the file from a copy. For a run with other options start a new one."
-            )
-        return config
+        return check_config(self.config, files.read_json(self.config))
 
     def write_environment(self, environment: dict[str, Any]) -> None:
         files.write_json(self.environment, environment)
@@ -177,6 +170,17 @@ class RunDirectory:
     def read_jsonl(self, name: str) -> list[dict[str, Any]]:
         """Events of the log "train", "eval", "episodes", "exploration" or "time"; a torn last line is left out."""
         return read_jsonl(self.path / f"{name}.jsonl")
+
+
+def check_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """The content of a run's config.json without its hash; `RunError` if that is not the hash of the rest."""
+    recorded = config.pop("sha256", None)
+    if recorded is not None and recorded != files.sha256_json(config):
+        raise RunError(
+            f"{path} was changed or damaged after the run wrote it: its SHA-256 is not the recorded one. "
+            "Restore the file from a copy. For a run with other options start a new one."
+        )
+    return config
 
 
 def _has_marker(path: Path) -> bool:

@@ -22,11 +22,10 @@ from fidec.store.rundir import RunDirectory, check_no_results
 from fidec.train import loop
 from fidec.train.buffer import check_buffer
 from fidec.train.config import OnlineConfig, RunConfig, resolve, resolve_online, task_options
+from fidec.train.configfile import ARRAYS
 from fidec.train.policy import select_act
 from fidec.train.session import Session, open_session, spec_of
 from fidec.types import Spec
-
-_ARRAYS = "arrays:"  # instead of a source, for a second data set that was given in Python
 
 
 class Preempted(RunError):
@@ -71,7 +70,7 @@ def train(
     if own_arrays:  # `resolve` names the task's data, which a resumed run would load instead
         config = dataclasses.replace(config, data=None)
     if buffer is not None and config.buffer is None:
-        config = dataclasses.replace(config, buffer=f"{_ARRAYS}{buffer.name}")
+        config = dataclasses.replace(config, buffer=f"{ARRAYS}{buffer.name}")
         if config.online_steps:
             resolve_online(config)  # raises: an online run has no second data set
     # Check the configuration before the directory is created, so that a wrong id leaves none.
@@ -125,7 +124,7 @@ def resume(
             raise RunError(
                 f"{path} was trained on arrays given in Python: resume it there, with fidec.resume(path, dataset)"
             )
-        if buffer is None and (config.buffer or "").startswith(_ARRAYS):
+        if buffer is None and (config.buffer or "").startswith(ARRAYS):
             raise RunError(
                 f"the buffer of {path} was given in Python: resume it there, with fidec.resume(path, dataset, buffer)"
             )

@@ -6,19 +6,17 @@ entry point in the group `fidec.suites` that names a `Suite`, for which it can c
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import tomllib
-from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 from fidec import tasks
 from fidec.bench.suite import Scale, Suite, SuiteTask, Variant
-from fidec.data.source import absolute_source
+from fidec.data.source import source_from
 from fidec.errors import ConfigError
-from fidec.register import Register, unknown
+from fidec.register import Register
+from fidec.store.tables import TableReader, read_table
 
 DIRECTORY = Path(__file__).parent
 KEYS = ("summary", "setting", "tasks", "methods", "scale", "seeds")
@@ -44,30 +42,11 @@ def find_suite(name: str) -> Suite:
 
 def read_suite(path: Path) -> Suite:
     """Read a TOML file. Relative data paths start at the file's directory."""
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is not valid TOML: {error}") from error
-    return _Reader(path).suite(table)
+    return _Reader(path).suite(read_table(path))
 
 
-class _Reader:
-    """Turns the tables of one file into dataclasses. Every error names the file and the key."""
-
-    def __init__(self, path: Path):
-        self.path = path
-
-    def error(self, key: str, value: Any, allowed: str) -> ConfigError:
-        return ConfigError(f"{self.path}: {key} is {value!r}, expected {allowed}")
-
-    def check_keys(self, key: str, table: Any, known: Mapping[str, Any] | tuple[str, ...]) -> None:
-        if not isinstance(table, dict):
-            raise self.error(key, table, "a table")
-        for name in table:
-            if name not in known:
-                raise ConfigError(f"{self.path}: {unknown(f'key in {key}', name, known)}")
+class _Reader(TableReader):
+    """Turns the tables of one file into a suite."""
 
     def suite(self, table: dict[str, Any]) -> Suite:
         self.check_keys("the suite", table, KEYS)
@@ -127,8 +106,7 @@ class _Reader:
         if task.data is None:
             return task
         try:
-            with contextlib.chdir(self.path.parent):
-                return dataclasses.replace(task, data=absolute_source(task.data))
+            return dataclasses.replace(task, data=source_from(self.path.parent, task.data))
         except ConfigError as error:
             raise ConfigError(f"{self.path}: data of task {task.name!r}: {error}") from error
 
@@ -137,38 +115,8 @@ class _Reader:
         method, colon, preset = variant.method.partition(":")
         return dataclasses.replace(variant, method=method, preset=preset) if colon else variant
 
-    def build(self, kind: type, table: Any, where: str, also: tuple[str, ...] = ()) -> Any:
-        """A dataclass whose fields are the keys of a table."""
-        hints = get_type_hints(kind)
-        self.check_keys(where, table, (*hints, *also))
-        values = {name: self.value(hints[name], table[name], f"{where}.{name}") for name in hints if name in table}
-        missing = [f.name for f in dataclasses.fields(kind) if _is_required(f) and f.name not in values]
-        if missing:
-            raise ConfigError(f"{self.path}: {where} has no `{missing[0]}`")
-        return kind(**values)
-
     def value(self, hint: Any, value: Any, where: str) -> Any:
-        """A value that has the type of its field, with tuples for lists."""
-        if get_origin(hint) is tuple:
-            if isinstance(value, list) and all(type(each) is get_args(hint)[0] for each in value):
-                return tuple(value)
-            raise self.error(where, value, f"a list of {get_args(hint)[0].__name__}")
-        if isinstance(hint, type):  # int or str
-            if type(value) is not hint or (hint is int and value < 0):
-                raise self.error(where, value, "a whole number, at least 0" if hint is int else "text")
-            return value
-        if type(None) in get_args(hint):  # str | None
-            return self.value(str, value, where)
-        if not isinstance(value, dict):
-            raise self.error(where, value, "a table")
-        return _with_tuples(value)
-
-
-def _is_required(field: dataclasses.Field) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-
-
-def _with_tuples(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _with_tuples(each) for name, each in value.items()}
-    return tuple(value) if isinstance(value, list) else value
+        """A value that has the type of its field. No number of a suite is negative."""
+        if hint is int and type(value) is int and value < 0:
+            raise self.error(where, value, "a whole number, at least 0")
+        return super().value(hint, value, where)
