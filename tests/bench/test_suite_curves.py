@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from fidec import cli
-from fidec.bench import curves
 from fidec.bench.curves import caption, curve, draw_suite
 from fidec.bench.scores import read_run
 from fidec.errors import RunError
+from fidec.report import panels
 from helpers.suites import own_jobs, small_jobs, write_run
 
 FQL = {0: (0, 10, 20, 30, 5, 15, 40, 80), 1: (0, 20, 20, 50, 15, 25, 60, 90)}
@@ -43,7 +43,7 @@ def test_an_axis_has_the_unit_of_its_task(tmp_path, monkeypatch):
     for job in made:
         write_run(job, (40,), unit=names[job.task])
     figures = []
-    monkeypatch.setattr(curves, "save_figure", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr(panels, "save_figure", lambda figure, path: figures.append(figure))
     draw_suite([read_run(job) for job in made], tmp_path / "a.png", "title")
     robot, walker = figures[0].axes
     assert (robot.get_ylabel(), walker.get_ylabel()) == ("success in percent", "return")

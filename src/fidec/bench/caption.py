@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fidec import tasks
-from fidec.bench.scores import SUCCESS, Line, Run
+from fidec.bench.scores import Line, Run
 from fidec.bench.suite import Scale, Suite, published_plan
+from fidec.report.runs import SUCCESS
 
 OTHER_CODE = "†"  # marks a number of the paper
 

@@ -2,74 +2,30 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
 
-from fidec.bench.scores import SUCCESS, Run, check_same_data, units
-from fidec.plots import COLOURS, INK, new_figure, save_figure, style_axes
-from fidec.report.curves import mark_hand_over
-
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-DASHES = ("-", "--")
-COLUMNS = 3  # panels side by side, at most
+from fidec.bench.scores import Run, check_same_data, units
+from fidec.report.panels import Panel, common_curve, draw_panels
 
 
 def draw_suite(runs: Sequence[Run], path: str | Path, title: str) -> Path:
     """Write a PNG of the runs' scores over their steps: a line for the mean over seeds, a band for their range."""
     check_same_data(runs)
     unit_of = units([], runs)
-    tasks = list(dict.fromkeys(run.job.task for run in runs))
-    labels = list(dict.fromkeys(run.job.variant.label for run in runs))
-    columns = min(len(tasks), COLUMNS)
-    rows = math.ceil(len(tasks) / columns)
-    figure = new_figure(max(6.0, 4.6 * columns), 3.6 * rows + 1.1)
-    panels = figure.subplots(rows, columns, squeeze=False)
-    for panel, task in zip(panels.flat, tasks, strict=False):
-        _draw_task(panel, [run for run in runs if run.job.task == task], labels, unit_of[task])
-        panel.set_title(task, fontsize=9, pad=16 if runs[0].job.plan.online_steps else 6)
-    for panel in panels.flat[len(tasks) :]:
-        panel.set_visible(False)
-    lines = {line.get_label(): line for panel in panels.flat for line in panel.get_lines()}
-    figure.suptitle(title, color=INK)
-    figure.legend(
-        [lines[label] for label in labels],
-        [_name(label, runs) for label in labels],
-        title=caption(runs),
-        title_fontsize=8,
-        fontsize=9,
-        loc="outside lower center",
-        ncols=5 if columns > 1 else 3,
-        frameon=False,
-    )
-    return save_figure(figure, path)
-
-
-def _draw_task(panel: Axes, runs: Sequence[Run], labels: Sequence[str], unit: str) -> None:
-    offline = max(run.job.plan.steps for run in runs)
-    for index, label in enumerate(labels):
-        own = [run for run in runs if run.job.variant.label == label]
-        if not own:
-            continue
-        steps, scores = curve(own, offline)
-        colour = COLOURS[index % len(COLOURS)]
-        dash = DASHES[index // len(COLOURS) % len(DASHES)]
-        marker = MARKERS[index % len(MARKERS)]
-        panel.fill_between(steps / 1000, scores.min(0), scores.max(0), color=colour, alpha=0.15, linewidth=0)
-        panel.plot(
-            steps / 1000, scores.mean(0), color=colour, linestyle=dash, marker=marker, markersize=4, label=label
-        )
-    if unit == SUCCESS:
-        panel.set_ylim(-4, 104)
-    panel.set_ylabel(unit)
-    panel.set_xlabel("thousand steps")
-    panel.set_xlim(left=0)
-    style_axes(panel)
-    if offline and any(run.job.plan.online_steps for run in runs):
-        mark_hand_over(panel, offline / 1000)
+    labels = dict.fromkeys(run.job.variant.label for run in runs)
+    panels = []
+    for task in dict.fromkeys(run.job.task for run in runs):
+        own = [run for run in runs if run.job.task == task]
+        offline = max(run.job.plan.steps for run in own)
+        by_label = {label: [run for run in own if run.job.variant.label == label] for label in labels}
+        curves = {label: curve(each, offline) for label, each in by_label.items() if each}
+        online = any(run.job.plan.online_steps for run in own)
+        panels.append(Panel(task, unit_of[task], curves, offline if online else 0, online))
+    names = {label: _name(label, runs) for label in labels}
+    return draw_panels(panels, names, path, title=title, caption=caption(runs))
 
 
 def curve(runs: Sequence[Run], offline: int) -> tuple[np.ndarray, np.ndarray]:
@@ -78,10 +34,9 @@ def curve(runs: Sequence[Run], offline: int) -> tuple[np.ndarray, np.ndarray]:
     Runs without an offline phase begin where the online phase of the others begins, so that the same position means
     the same number of online steps for all methods.
     """
-    steps = sorted(set.intersection(*(set(run.curve) for run in runs)))
+    steps, scores = common_curve([run.curve for run in runs])
     plan = runs[0].job.plan
-    begin = offline if plan.online_steps and not plan.steps else 0
-    return np.array(steps) + begin, np.array([[run.curve[step] for step in steps] for run in runs])
+    return steps + (offline if plan.online_steps and not plan.steps else 0), scores
 
 
 def _name(label: str, runs: Sequence[Run]) -> str:

@@ -13,11 +13,10 @@ import numpy as np
 from fidec import algos, tasks
 from fidec.bench.jobs import Job
 from fidec.errors import RunError
+from fidec.report.runs import OTHER, unit_of
 from fidec.stats import Estimate, interquartile_mean, probability_of_improvement
 from fidec.store.rundir import RunDirectory
 from fidec.tasks import Reported
-
-SUCCESS, NORMALISED, RETURN, OTHER = "success in percent", "normalised score", "return", "score"  # the units
 
 
 class Data(NamedTuple):
@@ -78,18 +77,7 @@ def read_run(job: Job) -> Run:
     data = Data(name, kind, facts["transitions"], info.get("file_sha256") or facts["sha256"])
     before = scores[plan.steps] if plan.before else None
     score = float(np.mean([scores[step] for step in plan.averaged]))
-    return Run(job, score, before, scores, _unit(job, evaluations), data, facts["sha256"])
-
-
-def _unit(job: Job, evaluations: Sequence[dict[str, Any]] = ()) -> str:
-    """The unit of a task's scores: the benchmark's, else what the evaluations show."""
-    if family := tasks.family_of(job.suite_task.id or ""):
-        return SUCCESS if family.benchmark == "ogbench" else NORMALISED
-    for unit, name, factor in ((SUCCESS, "success", 100.0), (RETURN, "return", 1.0)):
-        pairs = [(row["evaluation/score"], row.get(f"evaluation/{name}")) for row in evaluations]
-        if all(value is not None and math.isclose(score, factor * value) for score, value in pairs):
-            return unit
-    return OTHER
+    return Run(job, score, before, scores, unit_of(job.suite_task.id, evaluations), data, facts["sha256"])
 
 
 def units(jobs: Iterable[Job], runs: Iterable[Run]) -> dict[str, str]:
@@ -98,7 +86,7 @@ def units(jobs: Iterable[Job], runs: Iterable[Run]) -> dict[str, str]:
     for run in runs:
         known = found.setdefault(run.job.task, run.unit)
         found[run.job.task] = run.unit if run.unit == known else OTHER
-    return {job.task: _unit(job) for job in jobs} | found
+    return {job.task: unit_of(job.suite_task.id) for job in jobs} | found
 
 
 def check_same_data(runs: Iterable[Run]) -> None:

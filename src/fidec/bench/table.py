@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 from fidec.bench import scores
 from fidec.bench.caption import OTHER_CODE, caption
 from fidec.bench.jobs import Job
-from fidec.bench.scores import SUCCESS, Data, Line, Run
+from fidec.bench.scores import Data, Line, Run
 from fidec.bench.suite import Scale, Suite
 from fidec.errors import ConfigError, FidecError
+from fidec.report.runs import SUCCESS
 from fidec.stats import Estimate
 from fidec.tasks import Reported
 

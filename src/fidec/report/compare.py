@@ -1,0 +1,236 @@
+"""Compare finished runs: scores with intervals, paired differences, and the options in which the methods differ.
+
+Runs that were trained for the same environment on the same data and evaluated in the same way make one comparison.
+Runs that differ in their seeds only are replicates of one method.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fidec.errors import RunError
+from fidec.register import unknown
+from fidec.report.panels import Panel, common_curve, draw_panels
+from fidec.report.runs import RETURN, SUCCESS, Record, by_method, by_place, differing, read_runs
+from fidec.stats import Difference, Interval, bootstrap_mean, paired_difference
+from fidec.store.files import to_builtin
+from fidec.train.config import RunConfig
+
+_OF_EPISODES = {SUCCESS: ("success", 100.0), RETURN: ("return", 1.0)}  # scores that are means over episodes
+
+
+class Entry(NamedTuple):
+    """One method of a comparison."""
+
+    name: str
+    runs: list[Record]
+    mean: float  # of the runs' last scores
+    interval: Interval  # over the runs, or, with a single run, over its episodes; (nan, nan) if neither is known
+    episodes: int
+    against: Difference | None  # to the baseline, over seeds or episodes; None if they share no episodes
+    pairs: str  # seeds or episodes
+
+
+class Comparison(NamedTuple):
+    """The methods that were trained for one environment on one data set. The first run stands for all of them."""
+
+    entries: list[Entry]
+    baseline: str
+    options: list[str]  # in which the methods differ
+
+    @property
+    def example(self) -> Record:
+        return self.entries[0].runs[0]
+
+
+class Compared(NamedTuple):
+    """All comparisons, and the paths that are in none, with the reason."""
+
+    comparisons: list[Comparison]
+    left_out: dict[Path, str]
+
+
+def compare(paths: Iterable[str | Path], baseline: str = "") -> Compared:
+    """Compare the runs among the paths and below them. `baseline` is the name of a method, by default the first."""
+    records, left_out = read_runs(paths)
+    if not records:
+        reasons = "; ".join(f"{path}: {reason}" for path, reason in left_out.items())
+        raise RunError(f"there is no finished run with an evaluation to compare. {reasons or 'No path was given.'}")
+    named = [{_name(own[0], records): own for own in by_method(place)} for place in by_place(records)]
+    known = list(dict.fromkeys(name for groups in named for name in groups))
+    if baseline and baseline not in known:
+        raise unknown("method among these runs", baseline, known)
+    return Compared([_comparison(groups, baseline) for groups in named], left_out)
+
+
+def _name(run: Record, records: Sequence[Record]) -> str:
+    """The method, with the options in which runs of this method and preset differ."""
+    options = run.options()
+    own = differing([record for record in records if record.method == run.method])
+    return " ".join([run.method, *(f"{_short(name)}={_text(options[name])}" for name in own if name in options)])
+
+
+def _comparison(groups: dict[str, list[Record]], baseline: str) -> Comparison:
+    first = baseline if baseline in groups else next(iter(groups))
+    entries = [_entry(name, runs, groups[first] if name != first else None) for name, runs in groups.items()]
+    return Comparison(entries, first, differing([runs[0] for runs in groups.values()]))
+
+
+def _entry(name: str, runs: list[Record], others: list[Record] | None) -> Entry:
+    scores = [run.score for run in runs]
+    interval = bootstrap_mean(scores) if len(runs) > 1 else _over_episodes(runs[0])
+    against, pairs = (None, "") if others is None else _against(runs, others)
+    episodes = sum(run.last.get("evaluation/n") or 0 for run in runs)
+    return Entry(name, runs, float(np.mean(scores)), interval, episodes, against, pairs)
+
+
+def _over_episodes(run: Record) -> Interval:
+    """The interval of a single run's score, if the score is a mean over episodes."""
+    name, factor = _OF_EPISODES.get(run.unit, ("", 1.0))
+    low, high = (run.last.get(f"evaluation/{name}_{end}") for end in ("low", "high"))
+    return Interval(math.nan, math.nan) if low is None or high is None else Interval(factor * low, factor * high)
+
+
+def _against(runs: Sequence[Record], others: Sequence[Record]) -> tuple[Difference | None, str]:
+    """The difference from runs with the same seed on the same episodes: over seeds, or over the episodes of one."""
+    by_seed = {run.config.seed: run for run in others}
+    both = [(by_seed[run.config.seed], run) for run in runs if run.config.seed in by_seed]
+    shared = [pair for pair in both if pair[0].episodes and _starts(pair[0]) == _starts(pair[1])]
+    if not shared:
+        return None, ""
+    if len(shared) == 1 and runs[0].unit in _OF_EPISODES:
+        return paired_difference(_values(shared[0][0]), _values(shared[0][1])), "episodes"
+    return paired_difference([other.score for other, _ in shared], [run.score for _, run in shared]), "seeds"
+
+
+def _starts(run: Record) -> list[tuple[int, int]]:
+    return [(row["episode"], row["seed"]) for row in run.episodes]
+
+
+def _values(run: Record) -> list[float]:
+    """What each episode adds to the score, NaN if it failed."""
+    name, factor = _OF_EPISODES[run.unit]
+    values = [row.get(name) if row.get("status") == "ok" else None for row in run.episodes]
+    return [math.nan if value is None else factor * value for value in values]
+
+
+# --- output -----------------------------------------------------------------------------------------------------
+
+
+def title(comparison: Comparison) -> str:
+    """What was trained for, on which data, and how it was evaluated."""
+    run = comparison.example
+    data = f"data {run.data['name']} ({run.data['transitions']:,} transitions, SHA-256 {run.data['sha256'][:12]})"
+    second = f", second data set with SHA-256 {run.buffer[:12]}" if run.buffer else ""
+    own = {name: value for name, value in run.protocol().items() if value is not None and name != "eval_episodes"}
+    how = "".join(f", {name} {value}" for name, value in own.items() if value != getattr(RunConfig(), name))
+    return f"{run.config.env_name}, {data}{second}, {run.config.eval_episodes} episodes an evaluation{how}"
+
+
+def table(comparison: Comparison) -> list[list[str]]:
+    """Header and rows."""
+    columns = ["method", comparison.example.unit, "95 % interval", "runs", "episodes"]
+    rows = [
+        [e.name, f"{e.mean:.1f}", _interval(e.interval, ".1f"), str(len(e.runs)), str(e.episodes)]
+        for e in comparison.entries
+    ]
+    if len(rows) == 1:
+        return [columns, *rows]
+    columns += [f"against {comparison.baseline}", "95 % interval", "pairs"]
+    for row, entry in zip(rows, comparison.entries, strict=True):
+        gain = entry.against
+        interval = "-" if gain is None else _interval(Interval(gain.low, gain.high), "+.1f")
+        row += ["-"] * 3 if gain is None else [f"{gain.mean:+.1f}", interval, f"{gain.n} {entry.pairs}"]
+    return [columns, *rows]
+
+
+def options_table(comparison: Comparison) -> list[list[str]]:
+    """Header and rows: the values of the options in which the methods differ; empty if there are none."""
+    if not comparison.options:
+        return []
+    rows = [[e.name, *(_value(e.runs[0], name) for name in comparison.options)] for e in comparison.entries]
+    return [["method", *map(_short, comparison.options)], *rows]
+
+
+def note(compared: Compared) -> str:
+    """The meaning of the numbers."""
+    lines = [
+        "Scores are means over runs of the evaluation at the last step.",
+        "Intervals are over runs; those of a single run are over its episodes.",
+    ]
+    if len(compared.comparisons) > 1:
+        lines.append("Runs on other data, or evaluated in another way, are in tables of their own.")
+    if any(entry.against for each in compared.comparisons for entry in each.entries):
+        lines.append("Differences are between runs with the same seed, whose episodes start alike.")
+    return "\n".join(lines)
+
+
+def to_json(compared: Compared) -> dict[str, Any]:
+    return to_builtin(
+        {
+            "comparisons": [_comparison_json(each) for each in compared.comparisons],
+            "left_out": [{"directory": str(path), "reason": reason} for path, reason in compared.left_out.items()],
+        }
+    )
+
+
+def _comparison_json(comparison: Comparison) -> dict[str, Any]:
+    run = comparison.example
+    return {
+        "environment": run.config.env_name,
+        "data": dict(run.data),
+        "unit": run.unit,
+        "protocol": run.protocol(),
+        "baseline": comparison.baseline,
+        "methods": [
+            {
+                "name": e.name,
+                "algo": e.runs[0].config.algo,
+                "preset": e.runs[0].config.preset,
+                "options": {name: e.runs[0].options().get(name) for name in comparison.options},
+                "mean": e.mean,
+                **e.interval._asdict(),
+                "episodes": e.episodes,
+                "runs": [{"directory": str(r.directory), "seed": r.config.seed, "score": r.score} for r in e.runs],
+                "against": None if e.against is None else {**e.against._asdict(), "pairs": e.pairs},
+            }
+            for e in comparison.entries
+        ],
+    }
+
+
+def draw(compared: Compared, path: str | Path) -> Path:
+    """Write a PNG of the learning curves: one panel for each comparison."""
+    names = dict.fromkeys(entry.name for each in compared.comparisons for entry in each.entries)
+    places = [str(each.example.config.env_name) for each in compared.comparisons]
+    panels = []
+    for each, place in zip(compared.comparisons, places, strict=True):
+        run, curves = each.example, {e.name: common_curve([run.curve for run in e.runs]) for e in each.entries}
+        data = f", data {run.data['sha256'][:12]}, {run.config.eval_episodes} episodes" * (places.count(place) > 1)
+        online = run.config.online_steps > 0
+        panels.append(Panel(f"{place}{data}", run.unit, curves, run.config.steps if online else 0, online))
+    most = max(len(entry.runs) for each in compared.comparisons for entry in each.entries)
+    spread = "Lines: mean over runs; bands: from the worst to the best run." if most > 1 else "One run for each line."
+    return draw_panels(panels, {name: name for name in names}, path, title="Learning curves", caption=spread)
+
+
+def _interval(interval: Interval, form: str) -> str:
+    return "-" if math.isnan(interval.low) else f"[{interval.low:{form}}, {interval.high:{form}}]"
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("algo.")
+
+
+def _value(run: Record, name: str) -> str:
+    options = run.options()
+    return _text(options[name]) if name in options else "-"
+
+
+def _text(value: Any) -> str:
+    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
