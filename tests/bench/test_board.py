@@ -7,7 +7,7 @@ import io
 import pytest
 
 from fidec.bench.board import LINES_EVERY, Board, cells
-from fidec.bench.jobs import Progress
+from fidec.bench.job import Progress
 from helpers.suites import small_jobs, write_rows
 
 TASK = "scene-play-singletask-task1-v0"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fidec.bench import schedule
-from fidec.bench.jobs import last_row
+from fidec.bench.job import last_row
 from fidec.launch import share_cores
 from fidec.store.lock import is_locked
 from fidec.train.loop import Signals

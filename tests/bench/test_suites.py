@@ -12,7 +12,8 @@ import pytest
 
 from fidec import algos, tasks
 from fidec.bench import data as suite_data
-from fidec.bench.jobs import check_environments, jobs
+from fidec.bench.job import check_environments
+from fidec.bench.jobs import jobs
 from fidec.bench.suite import SMALL, Variant, is_manipulation, make_plan
 from fidec.bench.suites import SUITES, find_suite
 from fidec.errors import BusyError, ConfigError, DataError, RunError

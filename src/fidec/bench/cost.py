@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fidec import tasks
-from fidec.bench.jobs import Job
+from fidec.bench.job import RunJob
 from fidec.bench.suite import Plan
 from fidec.store.rundir import RunDirectory
 
@@ -27,7 +27,7 @@ class Speed(NamedTuple):
         return self.start + training + len(plan.evaluations) * self.evaluation
 
 
-def estimate(job: Job, done: Sequence[Job]) -> Speed | None:
+def estimate(job: RunJob, done: Sequence[RunJob]) -> Speed | None:
     """The speed of finished runs of the same variant: on the same task, else in the same category, else on any."""
     alike = [other for other in done if other.variant == job.variant and other.plan == job.plan]
     category = tasks.CATEGORY_OF.get(job.task)
@@ -42,7 +42,7 @@ def estimate(job: Job, done: Sequence[Job]) -> Speed | None:
     return None
 
 
-def _logged_speed(done: Job, job: Job) -> tuple[float, float, float, float] | None:
+def _logged_speed(done: RunJob, job: RunJob) -> tuple[float, float, float, float] | None:
     """Median seconds of an update, online step, evaluation and compilation in the log of a finished run.
 
     The time of an evaluation is scaled to the length of the job's episodes. None if the log has no speed of a phase.

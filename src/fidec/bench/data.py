@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from fidec import tasks
+from fidec.bench.job import RunJob
 from fidec.bench.jobs import Job
 from fidec.bench.suite import Scale
 from fidec.data.cache import data_dir
@@ -36,7 +37,7 @@ def provide(jobs: Sequence[Job], scale: Scale | None, rows: int, say: Callable[[
     return without
 
 
-def missing(job: Job) -> str | None:
+def missing(job: RunJob) -> str | None:
     """Why a job cannot read its data, and how to get it; None if the data is there or only loading can tell."""
     try:
         _, source, what = find_source(job.data())

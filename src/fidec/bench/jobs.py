@@ -1,40 +1,24 @@
-"""The runs of a suite. Each is one `fidec train` process.
-
-A job can be started again at any time: a finished run is skipped, an interrupted one is resumed. All that is known
-of a job is in its run directory.
-"""
+"""The runs of a suite. Each is one `fidec train` process."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fidec import algos, tasks
+from fidec.bench.job import RunJob
 from fidec.bench.suite import Plan, Scale, Suite, SuiteTask, Variant, published_plan
 from fidec.envs.factory import factory_of
 from fidec.errors import ConfigError, naming
 from fidec.register import unknown
-from fidec.store.jsonl import parse_line
-from fidec.store.lock import is_locked
-from fidec.store.rundir import LOCK, RunDirectory, check_no_results
 from fidec.train.config import RunConfig, resolve, resolve_options
 
 
-class Progress(NamedTuple):
-    """How far a job is, read from its logs."""
-
-    step: int
-    rate: float | None  # steps a second
-    left: float | None  # seconds to the end of the phase; the speed of the online phase is not known before it begins
-    score: float | None  # of the last evaluation
-
-
 @dataclass(frozen=True, eq=False)
-class Job:
-    """One method on one task with one seed."""
+class Job(RunJob):
+    """One method of a suite on one task with one seed."""
 
     suite: Suite
     suite_task: SuiteTask
@@ -54,28 +38,6 @@ class Job:
         """For messages."""
         return f"{self.task} {self.variant.label}, seed {self.seed}"
 
-    @property
-    def log(self) -> Path:
-        """The output of the process. It lies beside the run directory and is locked while the process lives."""
-        return self.directory.with_suffix(".log")
-
-    def state(self, any_data: bool = False) -> str:
-        """`new`, or the state in the run directory. A killed run still says `running`."""
-        if not (self.directory / "config.json").exists():
-            check_no_results(self.directory)
-            return "new"
-        directory = RunDirectory.open(self.directory, read_only=True)
-        self._check_config(directory.read_config(), any_data)
-        return (directory.read_status() or {"state": "failed"})["state"]
-
-    def is_busy(self) -> bool:
-        """Whether a process works on it: one that a suite started, or any other."""
-        return is_locked(self.log) or self.is_busy_elsewhere()
-
-    def is_busy_elsewhere(self) -> bool:
-        """Whether a process holds its run directory."""
-        return is_locked(self.directory / LOCK)
-
     def config(self) -> RunConfig:
         """The configuration of its task, environment, data and phases."""
         task, plan, algo = self.suite_task, self.plan, self.variant.method
@@ -94,8 +56,7 @@ class Job:
         method, preset, task = self.variant.method, self.variant.preset, self.suite_task.id
         return resolve_options(method, preset, task, setting=self.suite.setting, **self.changes)
 
-    def _check_config(self, stored_config: dict[str, Any], any_data: bool) -> None:
-        """Raise an error if the directory holds another run than the suite asks for."""
+    def check_config(self, stored: dict[str, Any], any_data: bool) -> None:
         plan, variant = self.plan, self.variant
         wanted = {"task": self.suite_task.id, "algo": variant.method, "preset": variant.preset, "seed": self.seed}
         names = ("steps", "online_steps", "batch_size", "eval_interval", "eval_episodes")
@@ -103,11 +64,11 @@ class Job:
         wanted |= {} if self.suite_task.env is None else {"env": self.suite_task.env}
         wanted |= {} if any_data else {"data": self.data()}
         wanted |= asdict(self.options())
-        stored = RunConfig.from_json(stored_config)
-        present = vars(stored) | asdict(stored.options)
+        found = RunConfig.from_json(stored)
+        present = vars(found) | asdict(found.options)
         if plan.online_steps:
-            wanted |= _online_fields(self.config().online)
-            present |= _online_fields(stored.online)
+            wanted |= online_fields(self.config().online)
+            present |= online_fields(found.online)
         other = {name: value for name, value in wanted.items() if present.get(name) != value}
         if other:
             what = "; ".join(f"{name} {present.get(name)}, not {value}" for name, value in other.items())
@@ -117,12 +78,9 @@ class Job:
                 f"remove it, or choose another --out{advice}"
             )
 
-    def command(self) -> list[str]:
-        """The arguments of `fidec` that start or resume this run."""
-        if self.state() != "new":
-            return ["train", "--resume", str(self.directory)]
+    def arguments(self) -> list[str]:
         plan, variant, task = self.plan, self.variant, self.suite_task
-        words = ["train"]
+        words = []
         for name, value in (("--task", task.id), ("--env", task.env), ("--data", task.data)):
             words += [] if value is None else [name, value]
         words += ["--algo", variant.method, "--preset", variant.preset]
@@ -136,16 +94,11 @@ class Job:
             words += [f"--algo.{name.replace('_', '-')}", *map(str, values)]
         return words
 
-    def progress(self) -> Progress:
-        """Read from the ends of its logs, also while it runs."""
-        train, score = last_row(self.directory / "train.jsonl"), last_row(self.directory / "eval.jsonl")
-        times = [last_row(self.directory / "time.jsonl", key) for key in ("steps_per_second", "evaluation")]
-        step, plan = train.get("step", 0), self.plan
-        begin, end = (0, plan.steps) if step < plan.steps or not plan.online_steps else (plan.steps, plan.total)
-        rate = times[0].get("time/steps_per_second") if times[0].get("step", 0) > begin else None
-        evaluations = sum(score.get("step", 0) < due <= end for due in plan.evaluations)
-        left = (end - step) / rate + evaluations * times[1].get("time/evaluation", 0.0) if rate else None
-        return Progress(step, rate, left, score.get("evaluation/score"))
+    def check_environment(self) -> None:
+        task = self.suite_task
+        if task.id is None or tasks.find(task.id, self.suite.setting) is None:  # else it exists
+            with naming(f"{self.suite}: {task.name}"):
+                factory_of(task.id, task.env)
 
 
 def jobs(
@@ -192,16 +145,7 @@ def jobs(
     return made
 
 
-def check_environments(jobs: Sequence[Job]) -> None:
-    """Raise an error if an environment does not exist, before any process starts. None is made."""
-    for job in {job.task: job for job in jobs}.values():
-        task = job.suite_task
-        if task.id is None or tasks.find(task.id, job.suite.setting) is None:  # else it exists
-            with naming(f"{job.suite}: {task.name}"):
-                factory_of(task.id, task.env)
-
-
-def _online_fields(config: Any) -> dict[str, Any]:
+def online_fields(config: Any) -> dict[str, Any]:
     """Without the fields that the data decides or that do not change the run."""
     left_out = ("reward_shift", "max_failures")
     return {f"online.{name}": value for name, value in asdict(config).items() if name not in left_out}
@@ -238,25 +182,3 @@ def _check_numbers(suite: Suite, seeds: Sequence[int], steps: int, online_steps:
             raise ConfigError(f"{name} must be at least 1, or 0 for the protocol's, not {value}")
     if online_steps and suite.setting != "online":
         raise ConfigError(f"{suite} is offline: leave --online-steps out, or choose paper-online")
-
-
-def read_end(path: Path, size: int = 4096) -> list[str]:
-    """The lines in the last bytes of a file; the first may be cut."""
-    if not path.exists():
-        return []
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - size))
-        text = file.read().decode(errors="replace")
-    return [line for line in text.splitlines() if line.strip()]
-
-
-def last_row(path: Path, key: str = "") -> dict[str, Any]:
-    """The last row of a JSON log that contains `key`; empty if there is none. Incomplete lines are skipped.
-
-    Between two evaluations there may be hundreds of other rows, so a large part of the file is read.
-    """
-    for line in reversed(read_end(path, 65_536)):
-        if key in line and line.startswith("{"):
-            with suppress(ValueError):
-                return parse_line(line.encode())
-    return {}

@@ -1,4 +1,4 @@
-"""Run the jobs of a suite in parallel processes. This is the only module of the package that starts runs.
+"""Run the jobs of a suite or a sweep in parallel processes. This is the only module of the package that starts runs.
 
 The log of a job is locked before its process starts, and the process inherits the lock with its output. The lock is
 released when the process ends, even if the suite was killed before. So no job is run by two processes at once: a
@@ -14,15 +14,16 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from fidec.bench import data as suite_data
 from fidec.bench import table
 from fidec.bench.board import Board
 from fidec.bench.cost import estimate
-from fidec.bench.jobs import Job, check_environments, read_end
+from fidec.bench.job import RunJob, check_environments, read_end
+from fidec.bench.jobs import Job
 from fidec.bench.suite import Scale
 from fidec.console import duration
 from fidec.errors import RunError
@@ -33,21 +34,22 @@ from fidec.train.loop import Signals, catch_signals
 from fidec.train.run import Preempted
 
 PROGRAM = ("-m", "fidec")
+AnyJob = TypeVar("AnyJob", bound=RunJob)
 PAUSE = 0.2  # seconds between two checks of the processes
 
 
 class Watcher(Protocol):
     """Shows what happens: a `Board`."""
 
-    def job_started(self, job: Job, how: str) -> None: ...
-    def job_ended(self, job: Job, state: str, detail: str = "") -> None: ...
-    def update(self, running: Sequence[Job], waiting: int) -> None: ...
+    def job_started(self, job: RunJob, how: str) -> None: ...
+    def job_ended(self, job: RunJob, state: str, detail: str = "") -> None: ...
+    def update(self, running: Sequence[RunJob], waiting: int) -> None: ...
 
 
 class Running(NamedTuple):
     """A job with its process; None if another program started the process."""
 
-    job: Job
+    job: RunJob
     process: subprocess.Popen | None
 
     @property
@@ -57,15 +59,36 @@ class Running(NamedTuple):
 
 def run_suite(jobs: Sequence[Job], scale: Scale | None, out: Path, *, workers: int, rows: int) -> int:
     """Provide the data, run every job that is not done, and print the table. An error names the jobs that failed."""
+    problems = run_all(jobs, out, workers, lambda left, say: suite_data.provide(left, scale, rows, say))
+    report = table.report(jobs, scale)
+    if report.runs:
+        text = table.markdown(report)
+        files.atomic_write(out / "table.md", text + "\n")
+        print(text)
+    if problems:
+        raise RunError(". ".join(problems))
+    return 0
+
+
+def run_all(
+    jobs: Sequence[AnyJob],
+    out: Path,
+    workers: int,
+    provide: Callable[[list[AnyJob], Callable[[str], None]], Mapping[AnyJob, str]] = lambda left, say: {},
+) -> list[str]:
+    """Run every job that is not done, and show what happens. The result says how many failed, and which.
+
+    `provide` makes missing data, and returns the jobs that have none, with the reason.
+    """
     left = [job for job in jobs if job.state() != "done"]  # another configuration is an error before anything starts
     check_environments(left)
-    with files.writing(out, "the suite's directory"):
+    with files.writing(out, "the directory of the runs"):
         out.mkdir(parents=True, exist_ok=True)
     with Board(jobs) as board:
         for job in jobs:
             if job not in left:
                 board.job_ended(job, "done", "there already")
-        without = suite_data.provide(left, scale, rows, board.print)
+        without = provide(left, board.print)
         for job, reason in without.items():
             board.job_ended(job, "no data", f"has no data. {reason}")
         with catch_signals() as signals:
@@ -75,19 +98,11 @@ def run_suite(jobs: Sequence[Job], scale: Scale | None, out: Path, *, workers: i
             where = f"stopped in {'; '.join(stopped)}. " if stopped else ""
             raise Preempted(signals.received, f"{where}The same command continues from there.")
     failed = [board.name(job) for job, state in states.items() if state == "failed"]
-    report = table.report(jobs, scale)
-    if report.runs:
-        text = table.markdown(report)
-        files.atomic_write(out / "table.md", text + "\n")
-        print(text)
     problems = [f"{len(failed)} of {len(jobs)} runs failed: {'; '.join(failed)}"] if failed else []
-    problems += [f"{len(without)} of {len(jobs)} runs have no data"] if without else []
-    if problems:
-        raise RunError(". ".join(problems))
-    return 0
+    return problems + ([f"{len(without)} of {len(jobs)} runs have no data"] if without else [])
 
 
-def run_jobs(jobs: Sequence[Job], workers: int, watcher: Watcher, signals: Signals) -> dict[Job, str]:
+def run_jobs(jobs: Sequence[RunJob], workers: int, watcher: Watcher, signals: Signals) -> dict[RunJob, str]:
     """Run all jobs, `workers` at a time; the result is the state of each: done, failed or stopped.
 
     After a signal all processes are asked to save and stop.
@@ -121,7 +136,7 @@ def run_jobs(jobs: Sequence[Job], workers: int, watcher: Watcher, signals: Signa
 
 
 def start(
-    job: Job, cores: Sequence[int], watcher: Watcher, environ: Mapping[str, str] | None = None
+    job: RunJob, cores: Sequence[int], watcher: Watcher, environ: Mapping[str, str] | None = None
 ) -> Running | None:
     """Start the process of a job, or wait for the process of another program. None: the job is done."""
     job.log.parent.mkdir(parents=True, exist_ok=True)
@@ -133,14 +148,14 @@ def start(
         if state == "done":
             return None
         words = job.command()
-        if state == "new":
+        if state == "new" and "--eval-envs" not in words:
             words += ["--eval-envs", str(min(len(cores), 8))]
         watcher.job_started(job, "starts" if state == "new" else "continues")
         output = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
         return Running(job, launch(*PROGRAM, *words, environ=environ, cores=cores, **output))
 
 
-def _outcome(job: Job, code: int) -> tuple[str, str]:
+def _outcome(job: RunJob, code: int) -> tuple[str, str]:
     if code == 0 and job.state() == "done":
         return "done", ""
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"FAILED with exit code {code}"
@@ -169,7 +184,7 @@ def memory_share(workers: int) -> dict[str, str]:
     return {names[0]: f"{0.9 / workers:.3f}"}
 
 
-def dry_run(jobs: Sequence[Job]) -> int:
+def dry_run(jobs: Sequence[RunJob]) -> int:
     """Print the commands as a shell script, with the expected time of each as a comment; the sum on stderr."""
     states = {job: job.state() for job in jobs}
     left = [job for job in jobs if states[job] != "done"]

@@ -69,7 +69,7 @@ class Plan:
     """Length and evaluations of one run."""
 
     steps: int  # offline updates
-    eval_interval: int
+    eval_interval: int  # 0: there are no evaluations
     eval_episodes: int
     averaged: tuple[int, ...]  # the score is the mean of the evaluations at these steps
     batch_size: int = 256
@@ -89,6 +89,8 @@ class Plan:
     @property
     def evaluations(self) -> tuple[int, ...]:
         """The steps that are evaluated: every interval, the end of the offline phase, and the end."""
+        if not self.eval_interval:
+            return ()
         return tuple(sorted({*range(self.eval_interval, self.total, self.eval_interval), *self.before, self.total}))
 
 

@@ -24,6 +24,7 @@ COMMANDS = {
     "train": ("fidec.cli.train", "train a method on a data set, or resume a run"),
     "eval": ("fidec.cli.evaluate", "evaluate a run's policy, and its base policy if asked"),
     "audit": ("fidec.cli.audit", "measure how far a refined policy has moved from its behaviour flow"),
+    "sweep": ("fidec.cli.sweep", "train several seeds, methods and values of options, and compare them"),
     "compare": ("fidec.cli.compare", "compare finished runs: scores, differences, learning curves"),
     "suite": ("fidec.cli.suite", "train and compare the methods of a suite on its tasks"),
     "data": ("fidec.cli.data", "make, get, list, show and check data sets"),

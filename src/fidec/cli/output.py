@@ -49,6 +49,12 @@ def parse(
     return parsed
 
 
+def split_args(args: type[Args], argv: list[str], program: str) -> tuple[Args, list[str]]:
+    """Parse the options that `args` has; the other words are returned."""
+    config = (tyro.conf.FlagCreatePairsOff,)
+    return tyro.cli(args, args=argv, prog=program, config=config, return_unknown_args=True)
+
+
 Command = tuple[type, Callable[[Any], int], str]  # its arguments, what it does with them, and a line of help
 
 

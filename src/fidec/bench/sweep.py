@@ -1,0 +1,149 @@
+"""A sweep: every combination of methods, listed values of options, and seeds, each as one `fidec train` process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fidec.bench.data import missing
+from fidec.bench.job import RunJob
+from fidec.bench.jobs import online_fields
+from fidec.bench.suite import Plan, Variant
+from fidec.envs.factory import factory_of
+from fidec.errors import ConfigError, DataError, naming
+from fidec.train.config import RunConfig, resolve
+
+OWN = {"seed": "--seeds", "algo": "--algos", "out": "--out"}  # options that a sweep sets, and how
+REFUSED = ("resume", "overwrite", "json")  # options of `fidec train` that have no meaning for many runs
+
+
+class Combination(NamedTuple):
+    """A method with chosen values: arguments of `fidec train`, and a name for the values."""
+
+    words: tuple[str, ...]
+    suffix: str
+
+
+@dataclass(frozen=True, eq=False)
+class SweepJob(RunJob):
+    """One run of a sweep."""
+
+    config: RunConfig  # resolved, with its seed
+    words: tuple[str, ...]  # arguments of `fidec train`, without seed and directory
+    variant: Variant
+    plan: Plan
+    directory: Path
+
+    @property
+    def task(self) -> str:
+        return str(self.config.env_name or self.config.data)
+
+    @property
+    def name(self) -> str:
+        return f"{self.variant.label}, seed {self.config.seed}"
+
+    @property
+    def data_dir(self) -> Path | None:  # type: ignore[override]
+        return self.config.data_dir
+
+    def data(self) -> str:
+        if self.config.data is None:
+            raise ConfigError("there is no data: name a --task, or a data source with --data")
+        return self.config.data
+
+    def arguments(self) -> list[str]:
+        # A start that was killed at once may have left files: they are overwritten.
+        place = ["--seed", str(self.config.seed), "--out", str(self.directory), "--overwrite"]
+        return [*self.words, *place]
+
+    def check_config(self, stored: dict[str, Any], any_data: bool) -> None:
+        wanted, present = _compared(self.config), _compared(RunConfig.from_json(stored))
+        left_out = {"rendering" if self.config.rendering is None else "", "data" if any_data else ""}
+        other = [name for name in wanted if name not in left_out and present.get(name) != wanted[name]]
+        if other:
+            what = "; ".join(f"{name} {present.get(name)}, not {wanted[name]}" for name in other)
+            raise ConfigError(
+                f"{self.directory} holds a run with another configuration than this sweep asks for ({what}): "
+                "remove it, or choose another --out"
+            )
+
+    def check_environment(self) -> None:
+        if self.config.env_name is not None:
+            factory_of(self.config.task, self.config.env, **self.config.env_options)
+
+
+def _compared(config: RunConfig) -> dict[str, Any]:
+    """The values that must be equal for a run to be the one that is asked for."""
+    own = {name: getattr(config, name) for name in ("steps", "online_steps", "env")}
+    return {**config.fixed(), **own, **(online_fields(config.online) if config.online_steps else {})}
+
+
+def parse_vary(text: str) -> tuple[str, list[str]]:
+    """`algo.budget=0.01,0.03` as an option and its values."""
+    option, equals, values = text.partition("=")
+    option = option.removeprefix("--").replace("_", "-").strip()
+    listed = [value.strip() for value in values.split(",")]
+    if not equals or not option or not all(listed):
+        raise ConfigError(f"--vary {text!r}: expected OPTION=VALUE,VALUE,..., such as algo.budget=0.01,0.03")
+    if option in OWN or option in REFUSED:
+        advice = f"use {OWN[option]}" if option in OWN else "it has no meaning for a sweep"
+        raise ConfigError(f"--vary {text!r}: {option} cannot be varied: {advice}")
+    return option, listed
+
+
+def combine(given: Sequence[str], algos: Sequence[str], vary: Sequence[str]) -> list[Combination]:
+    """Every combination of methods and values. `given` are the options that all of them share."""
+    choices = [parse_vary(text) for text in vary]
+    methods = [dict(zip(("algo", "preset"), filter(None, word.partition(":")[::2]), strict=False)) for word in algos]
+    chosen = [option for option, _ in choices]
+    chosen += [name for method in methods for name in method]
+    for name in (*chosen, "seed", *REFUSED):
+        if any(word.partition("=")[0].replace("_", "-") == f"--{name}" for word in given):
+            how = OWN.get(name) or ("--vary or --algos" if name in chosen else "")
+            advice = f"leave it out: {how} gives its values" if how else "it has no meaning for a sweep"
+            raise ConfigError(f"--{name}: {advice}")
+    made = []
+    for method, values in product(methods or [{}], product(*(values for _, values in choices))):
+        named = [(option, value) for (option, _), value in zip(choices, values, strict=True)]
+        words = [word for name, value in method.items() for word in (f"--{name}", value)]
+        words += [word for option, value in named for word in (f"--{option}", *value.split())]
+        suffix = "_".join(f"{option.removeprefix('algo.')}={_file_name(value)}" for option, value in named)
+        made.append(Combination((*given, *words), suffix))
+    return made
+
+
+def _file_name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.+-]+", "-", text).strip("-")
+
+
+def sweep_jobs(
+    parse: Callable[[list[str]], RunConfig], combinations: Sequence[Combination], seeds: Sequence[int], out: Path
+) -> list[SweepJob]:
+    """The jobs of all combinations and seeds. All are checked: options, environment, and whether there is data."""
+    if not seeds:
+        raise ConfigError("--seeds is empty, expected at least one seed")
+    jobs: dict[Path, SweepJob] = {}
+    for each in combinations:
+        with naming(" ".join(each.words) or "defaults"):
+            config = resolve(parse(list(each.words)))
+            variant = Variant(config.algo, config.preset, suffix=each.suffix)
+            for seed in seeds:
+                place = out / variant.name / f"seed{seed:03d}"
+                job = SweepJob(replace(config, seed=seed, out=place), each.words, variant, _plan(config), place)
+                if place in jobs:
+                    raise ConfigError(f"{place} would hold two runs: each method, value and seed can be given once")
+                jobs[place] = job
+            job.check_environment()
+            if reason := missing(job):
+                raise DataError(reason)
+    return list(jobs.values())
+
+
+def _plan(config: RunConfig) -> Plan:
+    interval = config.eval_interval if config.env_name else 0
+    plan = Plan(config.steps, interval, config.eval_episodes, (config.total,), online_steps=config.online_steps)
+    return replace(plan, batch_size=config.batch_size)

@@ -1,0 +1,76 @@
+"""`fidec sweep`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from fidec.cli.output import import_from_here, split_args
+from fidec.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from fidec.train.config import RunConfig
+
+
+@dataclass(frozen=True)
+class SweepArgs:
+    """Train every combination of methods, listed values of options, and seeds; then compare them.
+
+    All other options are those of `fidec train`, such as --task, --data, --config, --steps or --algo.hidden, and are
+    the same for all runs. Each run has its own directory, OUT/METHOD-PRESET-VALUES/seedNNN. The same command can be
+    given again: finished runs are skipped and interrupted ones are resumed. A run that fails does not stop the
+    others. At the end the finished runs are compared, as by `fidec compare OUT`.
+    """
+
+    out: Path
+    """Directory of the runs."""
+    algos: tuple[str, ...] = ()
+    """Methods as NAME or NAME:PRESET, such as fidec:paper; by default that of --algo or --config."""
+    seeds: tuple[int, ...] = (0,)
+    """Seeds of training and evaluation."""
+    vary: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """An option and its values: --vary algo.budget=0.01,0.03. Values with several numbers have blanks: --vary
+    'algo.hidden=64 64,128 128'. Given several times, all combinations are trained."""
+    workers: int = 1
+    """Runs in parallel; each gets its share of the cores."""
+    dry_run: bool = False
+    """Print the commands, and train nothing."""
+
+
+def main(argv: list[str]) -> int:
+    args, given = split_args(SweepArgs, argv, "fidec sweep")
+    from fidec.bench.schedule import dry_run, run_all
+    from fidec.bench.sweep import combine, sweep_jobs
+    from fidec.cli.compare import print_compared
+    from fidec.cli.train import read_args
+    from fidec.report.compare import compare
+
+    if args.workers < 1:
+        raise ConfigError(f"--workers must be at least 1, not {args.workers}")
+    import_from_here()
+    combinations = combine(given, args.algos, args.vary)
+
+    def config_of(words: list[str]) -> RunConfig:
+        try:
+            return read_args(words, "fidec sweep")[0]
+        except SystemExit as stop:  # the parser has printed what is wrong
+            raise ConfigError("`fidec train` does not accept these options") from stop
+
+    jobs = sweep_jobs(config_of, combinations, args.seeds, args.out)
+    if args.dry_run:
+        return dry_run(jobs)
+    problems = run_all(jobs, args.out, args.workers)
+    if jobs[0].config.env_name is None:
+        print("The runs have no environment, so there are no scores to compare: name a --task or an --env.")
+    else:
+        compared = compare([job.directory for job in jobs])
+        print_compared(compared)
+        for path, reason in compared.left_out.items():
+            print(f"left out: {path}: {reason}", file=sys.stderr)
+    if problems:
+        raise RunError(". ".join(problems))
+    return 0

@@ -1,0 +1,119 @@
+"""`fidec sweep`: the combinations, what is checked before the first run, and a sweep that is continued."""
+
+from __future__ import annotations
+
+import shlex
+from types import SimpleNamespace
+
+import pytest
+
+from fidec.bench import schedule
+from fidec.bench.sweep import combine, parse_vary
+from fidec.cli import main
+from fidec.errors import ConfigError
+from helpers.runs import check_error
+
+TINY = ("--algos", "tiny", "--batch-size", 8, "--log-interval", 10, "--eval-interval", 10, "--eval-episodes", 2)
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Run the jobs in this process: their arguments are noted, and `fail` makes the next one fail."""
+    notes = SimpleNamespace(started=[], fail=False)
+
+    def launch(*words, **_):
+        notes.started.append(words[2:])
+        code = 1 if notes.fail else main([*words[2:]])
+        notes.fail = False
+        return SimpleNamespace(poll=lambda: code, returncode=code)
+
+    monkeypatch.setattr(schedule, "launch", launch)
+    monkeypatch.setattr(schedule, "PAUSE", 0.0)
+    return notes
+
+
+def test_combinations():
+    made = combine(["--task", "T"], ["fql", "fidec:paper"], ["algo.hidden=64 64,8", "--batch_size=16,32"])
+    assert len(made) == 8
+    assert made[0].words == (*("--task", "T", "--algo", "fql"), *("--algo.hidden", "64", "64", "--batch-size", "16"))
+    assert made[0].suffix == "hidden=64-64_batch-size=16"
+    assert made[-1].words[2:6] == ("--algo", "fidec", "--preset", "paper")
+    assert combine(["--algo", "bc"], [], []) == [(("--algo", "bc"), "")]
+    assert parse_vary("data=npz:a.npz,npz:b.npz") == ("data", ["npz:a.npz", "npz:b.npz"])
+
+
+@pytest.mark.parametrize(
+    ("given", "algos", "vary", "words"),
+    [
+        ((), (), ("budget",), "'budget': expected OPTION=VALUE"),
+        ((), (), ("budget=1,",), "'budget=1,': expected OPTION=VALUE"),
+        ((), (), ("seed=1,2",), "seed cannot be varied: use --seeds"),
+        ((), (), ("overwrite=1",), "overwrite cannot be varied: it has no meaning for a sweep"),
+        (("--seed", "1"), (), (), "--seed: leave it out: --seeds gives its values"),
+        (("--algo=bc",), ("fql",), (), "--algo: leave it out: --algos gives its values"),
+        (("--batch_size", "8"), (), ("batch-size=1,2",), "--batch-size: leave it out: --vary"),
+        (("--preset", "paper"), ("fql:paper",), (), "--preset: leave it out"),
+        (("--resume", "a"), (), (), "--resume: it has no meaning for a sweep"),
+    ],
+)
+def test_options_that_contradict_the_sweep(given, algos, vary, words):
+    with pytest.raises(ConfigError, match=words):
+        combine(given, algos, vary)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        (("--algos", "bc", "fqll"), 2, "did you mean fql?"),
+        (("--algos", "bc:papper"), 2, "no preset of bc 'papper'"),
+        (("--vary", "batch-size=8,0"), 2, "--batch-size 0: batch_size must be at least 1"),
+        (("--vary", "algo.learning-rate=0.1,-1"), 2, "learning_rate must be positive"),
+        (("--env", "Pendulm-v1"), 2, "Did you mean: `Pendulum`?"),
+        (("--data", "npz:none.npz"), 1, "none.npz"),
+        (("--algos", "bc", "bc"), 2, "would hold two runs"),
+        (("--seeds", "1", "1"), 2, "would hold two runs"),
+        (("--seeds",), 2, "--seeds is empty"),
+        (("--workers", "0"), 2, "--workers must be at least 1"),
+        (("--online-steps", "5"), 2, "needs an environment"),
+    ],
+)
+def test_every_combination_is_checked_before_the_first_run(cli, here, npz, tmp_path, words, code, expected):
+    data = () if "--data" in words else ("--data", f"npz:{npz}")
+    result = cli("sweep", *data, *words, "--out", tmp_path / "out")
+    check_error(result, code, expected)
+    assert not here.started
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_sweep_continues_and_compares(cli, here, tiny_env, npz, compile_cache, tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text(f'data = "npz:{npz}"\nenv = "{tiny_env}"\n[options]\njitter = 0.5\n')
+    sweep = ("sweep", "--config", file, *TINY, "--steps", 20, "--seeds", 3, "--out", tmp_path / "out")
+    sweep += ("--vary", "algo.learning-rate=0.01,0.1")
+    code, out, _ = cli(*sweep, "--dry-run")
+    first = shlex.split(out.splitlines()[0].partition("  #")[0])[1:]
+    assert (code, len(out.splitlines())) == (0, 2)
+
+    here.fail = True
+    code, out, err = cli(*sweep)
+    assert code == 1
+    assert "1 of 2 runs failed: 1/2 tiny learning-rate=0.01, seed 3" in err
+    assert list(here.started[0][: len(first)]) == first
+    assert len(here.started) == 2
+
+    here.started.clear()
+    code, out, err = cli(*sweep)
+    assert (code, len(here.started)) == (0, 1), err
+    places = sorted(path.parent.relative_to(tmp_path / "out") for path in (tmp_path / "out").rglob("run.json"))
+    assert [str(place) for place in places] == [
+        f"tiny-recommended-learning-rate={rate}/seed003" for rate in ("0.01", "0.1")
+    ]
+    rows = [line.split()[:2] for line in out.splitlines()]
+    assert ["tiny", "learning_rate=0.01"] in rows
+    assert ["tiny", "learning_rate=0.1"] in rows
+    assert "against tiny learning_rate=0.01" in out
+
+    here.started.clear()
+    assert cli(*sweep)[0] == 0
+    assert not here.started
+    check_error(cli(*sweep, "--algo.jitter", 0.1), 2, "another configuration", "algo.jitter 0.5, not 0.1")
