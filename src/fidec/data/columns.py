@@ -6,7 +6,7 @@ dtype that `OfflineDataset` uses.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -84,11 +84,19 @@ def numbers(where: str, key: str, value: object) -> np.ndarray:
 def check_length(where: str, key: str, array: np.ndarray, rows: int) -> None:
     """All arrays have one row per time step."""
     if len(array) != rows:
-        raise fail(
-            where,
-            key,
-            f" has {len(array)} rows but 'observations' has {rows}; all keys need one row per step.",
-        )
+        raise _unequal(where, key, len(array), rows)
+
+
+def _unequal(where: str, key: str, found: int, rows: int) -> DataError:
+    return fail(where, key, f" has {found} rows but 'observations' has {rows}; all keys need one row per step.")
+
+
+def check_row_counts(where: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """`check_length` on the shapes that a file declares, before any array is unpacked or read."""
+    first = shapes.get("observations", ())
+    for key, shape in shapes.items():
+        if key not in ("action_low", "action_high") and first and shape and shape[0] != first[0]:
+            raise _unequal(where, key, shape[0], first[0])
 
 
 def to_float32(where: str, key: str, array: np.ndarray) -> np.ndarray:

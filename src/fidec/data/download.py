@@ -28,7 +28,7 @@ from fidec.data.cache import (
     write_sidecar,
 )
 from fidec.data.columns import require_keys
-from fidec.data.hdf5 import check_links, open_hdf5
+from fidec.data.hdf5 import open_hdf5
 from fidec.data.npz import npz_headers
 from fidec.data.sources.d4rl import D4RL_FILES
 from fidec.data.sources.ogbench import checked_name
@@ -201,7 +201,6 @@ def _check(path: Path, name: str, sha256: str | None) -> None:
         raise DataError(f"{path}: its SHA-256 is {actual[:16]}... instead of {sha256[:16]}...; removed.")
     if name.endswith(".hdf5"):
         with open_hdf5(path) as handle:
-            check_links(handle, str(path))
             require_keys(str(path), set(handle), ("observations", "actions", "rewards", "terminals"))
         return
     require_keys(str(path), npz_headers(path), ("observations", "actions", "terminals"))

@@ -7,11 +7,9 @@ device works on this one.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -20,6 +18,7 @@ import numpy as np
 
 from fidec import rng
 from fidec.data.dataset import OfflineDataset
+from fidec.data.memory import free_host_memory
 from fidec.data.replay import check_columns
 from fidec.data.sampling import (
     Drawable,
@@ -156,11 +155,7 @@ def free_memory() -> float:
     stats = jax.local_devices()[0].memory_stats() or {}
     if "bytes_limit" in stats:
         return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration, ValueError):  # no such file outside Linux
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2
+    return free_host_memory()
 
 
 def _host_device() -> Any:

@@ -13,24 +13,27 @@ from typing import Any
 
 import h5py
 import numpy as np
+from h5py import h5g, h5l, h5o  # pyright: ignore[reportAttributeAccessIssue] - compiled modules without stubs
 
-from fidec.data.columns import MAX_RATIO, existing_file, fail, require_keys
+from fidec.data.columns import MAX_RATIO, check_row_counts, existing_file, fail, require_keys
 from fidec.errors import DataError
 
 # deflate, shuffle, fletcher32, lzf: built into h5py. Any other filter would load a plug-in library.
 _FILTERS = {1, 2, 3, 32000}
 # Never-written data reads as zeros and takes no storage; allow as much as a long column of flags.
-_UNWRITTEN = 64 * 2**20
+UNWRITTEN = 64 * 2**20
+_MAX_DEPTH = 16  # groups in groups
 
 
 @contextmanager
 def open_hdf5(path: str | Path) -> Iterator[h5py.File]:
-    """Open for reading; every error that HDF5 raises on a broken file becomes a DataError."""
+    """Open for reading, with a check of all links; what HDF5 raises on a broken file becomes a DataError."""
     file = existing_file(path)
     try:
         with h5py.File(file, "r") as handle:
+            _check_tree(handle["/"].id, str(file))
             yield handle
-    except (DataError, GeneratorExit):
+    except (DataError, MemoryError, GeneratorExit):
         raise
     except Exception as error:
         text = " ".join(str(error).split())[:160]
@@ -42,30 +45,35 @@ def place(item: h5py.Group | h5py.Dataset) -> str:
     return str(item.name).strip("/")
 
 
-def child(group: h5py.Group, key: str, where: str) -> Any:
-    """A direct member of a group, which must be stored in this file."""
-    link = group.get(key, getlink=True)
-    full = f"{place(group)}/{key}".lstrip("/")
-    if not isinstance(link, h5py.HardLink):
-        kind = {h5py.ExternalLink: "an external link (to another file)", h5py.SoftLink: "a soft link"}
-        raise fail(
-            where,
-            full,
-            f" is {kind.get(type(link), 'not stored here')}, which is not read. Copy the data into the file itself.",
-        )
-    return group[key]
+def _check_tree(group: Any, where: str, path: str = "", seen: set[int] | None = None) -> None:
+    """Reject a file with links, with an object that has two names, or with very deep groups, even if it is not read.
 
-
-def check_links(group: h5py.Group, where: str) -> None:
-    """Reject a group with a member that is a link, even if it is not read."""
-    for key in map(str, group):
-        if not isinstance(group.get(key, getlink=True), h5py.HardLink):
-            child(group, key, where)
+    A soft or external link may lead out of the file. With hard links a small file can have cycles, or groups that
+    stand for as many members as memory can hold. Here `group` is h5py's low-level object: the others follow links.
+    """
+    seen = {h5o.get_info(group).addr} if seen is None else seen
+    if path.count("/") > _MAX_DEPTH:
+        raise fail(where, path, f" lies more than {_MAX_DEPTH} groups deep; not read.")
+    for raw in group:
+        name = f"{path}{raw.decode(errors='replace')}"
+        kind = group.links.get_info(raw).type
+        if kind != h5l.TYPE_HARD:
+            kinds = {h5l.TYPE_EXTERNAL: "an external link (to another file)", h5l.TYPE_SOFT: "a soft link"}
+            words = kinds.get(kind, "a link of an unknown kind")
+            raise fail(where, name, f" is {words}, which is not read. Copy the data into the file itself.")
+        info = h5o.get_info(group, raw)
+        if info.addr in seen:
+            raise fail(
+                where, name, " is another name (a hard link) of an object of the file; not read. Store a copy."
+            )
+        seen.add(info.addr)
+        if info.type == h5o.TYPE_GROUP:
+            _check_tree(h5g.open(group, raw), where, f"{name}/", seen)
 
 
 def read_array(group: h5py.Group, key: str, where: str) -> np.ndarray:
     """One array, after checks that its bytes are in this file and that there are as many as it declares."""
-    item = child(group, key, where)
+    item: Any = group[key]
     full = place(item)
     if not isinstance(item, h5py.Dataset):
         raise fail(where, full, " is a group; expected an array.")
@@ -83,7 +91,7 @@ def read_array(group: h5py.Group, key: str, where: str) -> np.ndarray:
         raise fail(where, full, f" is packed with unknown HDF5 filters {sorted(filters - _FILTERS)}; use gzip.")
     declared = int(np.prod([int(n) for n in item.shape], dtype=object)) * item.dtype.itemsize
     stored = min(item.id.get_storage_size(), Path(where).stat().st_size)
-    if declared > MAX_RATIO * stored + _UNWRITTEN:
+    if declared > MAX_RATIO * stored + UNWRITTEN:
         raise fail(
             where,
             full,
@@ -91,6 +99,8 @@ def read_array(group: h5py.Group, key: str, where: str) -> np.ndarray:
         )
     try:
         return item[()]
+    except MemoryError:
+        raise
     except Exception as error:
         text = " ".join(str(error).split())[:160]
         raise fail(where, full, f" cannot be read ({text}); the file is damaged.") from error
@@ -100,6 +110,7 @@ def read_columns(file: Path, keys: tuple[str, ...], *, needed: tuple[str, ...]) 
     """The arrays of a flat file among `keys`; those in `needed` must exist."""
     where = str(file)
     with open_hdf5(file) as handle:
-        check_links(handle, where)
         require_keys(where, set(handle), needed)
-        return {key: read_array(handle, key, where) for key in keys if key in handle}
+        present = [key for key in keys if key in handle]
+        check_row_counts(where, {key: getattr(handle[key], "shape", None) or () for key in present})
+        return {key: read_array(handle, key, where) for key in present}

@@ -11,7 +11,7 @@ from typing import IO
 import numpy as np
 from numpy.lib import format as npy
 
-from fidec.data.columns import MAX_RATIO, existing_file, fail
+from fidec.data.columns import MAX_RATIO, check_row_counts, existing_file, fail
 from fidec.data.mapped import worth_mapping
 from fidec.data.unpack import map_member
 from fidec.errors import DataError
@@ -31,11 +31,11 @@ def read_npz(path: str | Path, keys: tuple[str, ...] | None = None) -> dict[str,
     file = existing_file(path)
     arrays = {}
     with _open_zip(file) as archive:
-        for member in _members(file, archive):
-            key = _key(member)
-            if keys is not None and key not in keys:
-                continue
-            shape, dtype = _header(file, archive, member)
+        members = {_key(m): m for m in _members(file, archive) if keys is None or _key(m) in keys}
+        headers = {key: _header(file, archive, member) for key, member in members.items()}
+        check_row_counts(str(file), {key: shape for key, (shape, _) in headers.items()})
+        for key, member in members.items():
+            shape, dtype = headers[key]
             try:
                 if worth_mapping(shape, dtype) and (images := map_member(file, archive, member)) is not None:
                     arrays[key] = images
@@ -43,7 +43,7 @@ def read_npz(path: str | Path, keys: tuple[str, ...] | None = None) -> dict[str,
                 with archive.open(member) as stream:
                     arrays[key] = npy.read_array(stream, allow_pickle=False)
                     stream.read(1)  # the end of the member, where zipfile verifies its CRC
-            except DataError:
+            except (DataError, MemoryError):
                 raise
             except Exception as error:  # any error of a parser on hostile bytes
                 raise fail(str(file), key, f" cannot be read ({_short(error)}); the file is damaged.") from error
@@ -53,10 +53,12 @@ def read_npz(path: str | Path, keys: tuple[str, ...] | None = None) -> dict[str,
 def write_npz(file: IO[bytes], members: Mapping[str, tuple[Header, Iterable[np.ndarray]]]) -> None:
     """Write what `np.savez` writes, byte for byte, from arrays in parts: {key: ((shape, dtype), parts)}.
 
-    It is not compressed, so that a reader can map the arrays.
+    It is not compressed, so that a reader can map the arrays. Python objects, which would be pickled, are an error.
     """
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for key, ((shape, dtype), parts) in members.items():
+            if dtype.hasobject:
+                raise TypeError(f"{key} holds Python objects (dtype {dtype})")
             with archive.open(f"{key}.npy", "w", force_zip64=True) as stream:
                 header = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
                 npy.write_array_header_1_0(stream, header)

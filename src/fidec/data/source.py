@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fidec.data.dataset import OfflineDataset
+from fidec.data.memory import naming_memory
 from fidec.errors import ConfigError
 from fidec.register import Register
 
@@ -72,7 +73,8 @@ def load_dataset(
     actions are not in [-1, 1] and that does not store its bounds. Nothing is downloaded.
     """
     scheme, entry, what = find_source(source)
-    dataset = entry.load(what, cache_dir=cache_dir, action_low=action_low, action_high=action_high)
+    with naming_memory(source):
+        dataset = entry.load(what, cache_dir=cache_dir, action_low=action_low, action_high=action_high)
     if not isinstance(dataset, OfflineDataset):
         raise ConfigError(
             f"the data source '{scheme}:' returned {type(dataset).__name__} instead of an OfflineDataset. "

@@ -17,6 +17,7 @@ import numpy as np
 
 from fidec.data.arrays import build_dataset
 from fidec.data.columns import (
+    MAX_RATIO,
     action_array,
     action_bounds,
     fail,
@@ -26,7 +27,7 @@ from fidec.data.columns import (
     row_vector,
 )
 from fidec.data.dataset import OfflineDataset
-from fidec.data.hdf5 import child, open_hdf5, place, read_array
+from fidec.data.hdf5 import UNWRITTEN, open_hdf5, place, read_array
 from fidec.data.source import CacheDir, DataSource
 from fidec.errors import ConfigError, DataError
 
@@ -117,16 +118,21 @@ def _box_bounds(folder: Path, metadata: dict[str, Any]) -> tuple[Any, Any]:
 def _read_episodes(file: Path, low: Any, high: Any) -> tuple[list[dict[str, np.ndarray]], list[str]]:
     """Columns of every episode, checked one by one so that an error can name the episode."""
     where = str(file)
-    episodes, keys = [], []
+    episodes, keys, size = [], [], 0
     with open_hdf5(file) as handle:
         names = sorted((n for n in map(str, handle) if re.fullmatch(r"episode_\d+", n)), key=lambda n: int(n[8:]))
         if not names:
             raise DataError(f"{where}: holds no episodes (groups episode_0, episode_1, ...).")
         for name in names:
-            group = child(handle, name, where)
+            group = handle[name]
             if not isinstance(group, h5py.Group):
                 raise fail(where, name, " is not a group.")
             columns, keys = _read_episode(group, where, low, high)
+            size += sum(array.nbytes for key, array in columns.items() if key != "next_observations")
+            if size > MAX_RATIO * file.stat().st_size + UNWRITTEN:
+                raise fail(
+                    where, name, f": {size} bytes were read from a file of {file.stat().st_size}; it is damaged."
+                )
             if episodes and columns["observations"].shape[1:] != episodes[0]["observations"].shape[1:]:
                 raise fail(where, f"{name}/observations", " has another shape than in the first episode.")
             if episodes and columns["actions"].shape[1:] != episodes[0]["actions"].shape[1:]:
@@ -145,17 +151,14 @@ def _read_episode(group: h5py.Group, where: str, low: Any, high: Any) -> tuple[d
                 f"{name}/{key}",
                 f" is missing; the episode holds {', '.join(sorted(group)) or 'nothing'}.",
             )
-    observations, keys = _read_observations(group, where)
-    actions = read_array(group, "actions", where)
-    here, rows = f"{where}: {name}", len(actions) if actions.ndim else 0
+    here, rows = f"{where}: {name}", _declared_rows(group, "actions") or 0
     if rows == 0:
         raise fail(where, f"{name}/actions", " has no steps; remove the empty episode.")
-    if len(observations) != rows + 1:
-        raise fail(
-            where,
-            f"{name}/observations",
-            f" has {len(observations)} rows for {rows} actions; Minari stores one observation more than actions.",
-        )
+    for key in ("observations", "rewards", "terminations", "truncations"):  # before anything is unpacked
+        _check_rows(where, name, key, _declared_rows(group, key), rows)
+    actions = read_array(group, "actions", where)
+    observations, keys = _read_observations(group, where)
+    _check_rows(where, name, "observations", len(observations), rows)
     dim = actions.shape[1] if actions.ndim == 2 else 1
     action_array(here, actions, rows, action_bounds(here, low, high, dim))
     terminations, truncations = (
@@ -174,10 +177,22 @@ def _read_episode(group: h5py.Group, where: str, low: Any, high: Any) -> tuple[d
     return columns, keys
 
 
+def _declared_rows(group: h5py.Group, key: str) -> int | None:
+    """The rows that an array declares; None for a group, or for an array without rows, which later checks name."""
+    shape = getattr(group[key], "shape", None)
+    return int(shape[0]) if shape else None
+
+
+def _check_rows(where: str, name: str, key: str, found: int | None, steps: int) -> None:
+    if found not in (None, steps + (key == "observations")):
+        text = f" has {found} rows for {steps} actions; Minari stores one observation more than actions."
+        raise fail(where, f"{name}/{key}", text)
+
+
 def _read_observations(group: h5py.Group, where: str) -> tuple[np.ndarray, list[str]]:
     """One array per episode, and the keys of a dict space in the order in which they were joined."""
     name = place(group)
-    item = child(group, "observations", where)
+    item: Any = group["observations"]
     if isinstance(item, h5py.Dataset):
         array = read_array(group, "observations", where)
         if array.dtype == np.uint8 and array.ndim == 2 and _starts_like_jpeg(array):
@@ -197,14 +212,14 @@ def _read_observations(group: h5py.Group, where: str) -> tuple[np.ndarray, list[
     return observation_array(f"{where}: {name}", "observations", np.concatenate(parts, axis=1)), keys
 
 
-def _leaves(group: h5py.Group, where: str, prefix: str, depth: int = 0) -> list[tuple[str, np.ndarray]]:
+def _leaves(group: h5py.Group, where: str, prefix: str) -> list[tuple[str, np.ndarray]]:
     leaves = []
     for key in sorted(map(str, group)):
-        if key.startswith("_index_") or depth > 8:
-            raise fail(where, prefix + key, " belongs to a tuple or too deep a space; only Box and Dict are read.")
-        item = child(group, key, where)
+        if key.startswith("_index_"):
+            raise fail(where, prefix + key, " belongs to a tuple space; only Box and Dict are read.")
+        item = group[key]
         if isinstance(item, h5py.Group):
-            leaves += _leaves(item, where, f"{prefix}{key}/", depth + 1)
+            leaves += _leaves(item, where, f"{prefix}{key}/")
         else:
             leaves.append((prefix + key, read_array(group, key, where)))
     return leaves
