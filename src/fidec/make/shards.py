@@ -25,7 +25,8 @@ def shard_path(directory: Path, split: str, index: int) -> Path:
 
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    write_whole(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
+    members = {key: ((array.shape, array.dtype), [array]) for key, array in arrays.items()}
+    write_whole(path, lambda file: write_npz(file, members))
 
 
 def read_shard(path: Path, recipe: Recipe) -> dict[str, np.ndarray] | None:
