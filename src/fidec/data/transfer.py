@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -24,6 +24,7 @@ from fidec.data.cache import sidecar_path
 from fidec.errors import DataError
 from fidec.store.files import find_json, write_json
 
+_DIGITS = "[0-9]{1,18}"  # of a number in a header: Python's int also takes other digits, and not too many
 _RETRY_STATUS = {408, 425, 429, 500, 502, 503, 504}
 
 
@@ -162,7 +163,7 @@ def _open(url: str, headers: dict[str, str], limits: Limits) -> requests.Respons
         raise TemporaryError(f"no answer within {limits.stall:g} s") from error
     except requests.ConnectionError as error:  # also of proxies, certificates and name lookups
         raise TemporaryError(f"no connection: {_short(error)}", connected=False) from error
-    except requests.RequestException as error:
+    except (requests.RequestException, ValueError) as error:  # ValueError: a redirect to what is no address
         raise AddressError(_short(error)) from error
 
 
@@ -174,10 +175,9 @@ def _check_status(url: str, response: requests.Response, part: Part) -> None:
         part.clear()
         raise TemporaryError("HTTP 416: the length of the file has changed")
     if status in _RETRY_STATUS:
-        wait = headers.get("Retry-After", "")
-        raise TemporaryError(f"HTTP {status} ({response.reason})", float(wait) if wait.isdigit() else 0.0)
+        raise TemporaryError(f"HTTP {status} ({_printable(response.reason)})", _count(headers, "Retry-After") or 0)
     if status not in (200, 206):
-        raise AddressError(f"HTTP {status} ({response.reason})")
+        raise AddressError(f"HTTP {status} ({_printable(response.reason)})")
     if headers.get("Content-Type", "").startswith("text/html"):
         raise AddressError("it sends a web page (text/html) instead of data")
 
@@ -185,10 +185,11 @@ def _check_status(url: str, response: requests.Response, part: Part) -> None:
 def _read_headers(response: requests.Response, part: Part, offset: int) -> tuple[Version, int]:
     """The version of the file, and where in the file the bytes of this answer begin."""
     headers = response.headers
-    length = headers.get("Content-Length", "")
-    total = int(length) if length.isdigit() else None
+    total = _count(headers, "Content-Length")
     if response.status_code == 206:
-        matches = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", headers.get("Content-Range", "").strip())
+        matches = re.fullmatch(
+            rf"bytes ({_DIGITS})-({_DIGITS})/({_DIGITS})", headers.get("Content-Range", "").strip()
+        )
         first, last, whole = map(int, matches.groups()) if matches else (-1, -1, -1)
         if first != offset or last + 1 != whole or total not in (None, whole - offset):
             part.clear()
@@ -206,6 +207,17 @@ def _read_headers(response: requests.Response, part: Part, offset: int) -> tuple
     return Version(etag if etag.startswith('"') else headers.get("Last-Modified"), total, announced), offset
 
 
+def _count(headers: Mapping[str, str], name: str) -> int | None:
+    """The number in a header; None if there is none."""
+    value = headers.get(name, "").strip()
+    return int(value) if re.fullmatch(_DIGITS, value) else None
+
+
+def _printable(text: str | None) -> str:
+    """What a server says, as one short line without control characters."""
+    return "".join(c if c.isprintable() else " " for c in " ".join((text or "").split()))[:200]
+
+
 def _check_space(part: Part, version: Version, offset: int) -> None:
     free = shutil.disk_usage(part.path.parent).free
     needed = (version.total or 0) - offset
@@ -221,4 +233,4 @@ def _short(error: Exception) -> str:
     core = re.search(
         r"\[Errno[^\]]*\] [^'\")(]+|timed out|certificate verify failed|Tunnel connection failed[^'\")]*", text
     )
-    return core[0].strip() if core else text[:200]
+    return _printable(core[0] if core else text)
