@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from pathlib import Path
 from typing import Any
 
 from fidec.data import OfflineDataset
 from fidec.envs.factory import MakeEnv
+from fidec.envs.video import check_video
 from fidec.register import unknown
 from fidec.train.assess import Assessment
 from fidec.train.config import RunConfig, resolve_options
@@ -81,14 +83,20 @@ def evaluate(
 
     By default in the run's environment. One that was given to `fit` as a function has to be given again. The means
     are under "refined", or under "policy" if the method refines no base policy, as bc. With `base` the behaviour flow
-    is evaluated on the same episodes. `video` is the path of an mp4 of the first three episodes.
+    is evaluated on the same episodes. `video` is the path of an mp4 of the first three episodes; if it
+    cannot be written, a warning says why.
     `choices` are `seed`, `envs` (processes) and `candidates`.
     """
     _check_names("evaluate", choices, {"seed", "envs", "candidates"}, {"env", "task", "episodes", "base", "video"})
+    if video is not None:
+        check_video(Path(video))
     assessment = Assessment.of(directory, task=task, env=env, **choices)
     result = assessment.evaluate(episodes, base=base)
     if video is not None:
-        assessment.record(video, episodes=min(3, episodes))
+        reason = assessment.record(video, episodes=min(3, episodes))
+        result["video"] = str(video) if reason is None else None
+        if reason is not None:
+            warnings.warn(reason, stacklevel=2)
     return result
 
 

@@ -16,7 +16,7 @@ import pytest
 from fidec import tasks
 from fidec.envs.adroit import RULES
 from fidec.envs.make import find_task, gl_environ, make
-from fidec.envs.process import EnvProcess, pickled
+from fidec.envs.process import EnvProcess, pickled, wait_ready
 
 OFFLINE = {task.id: task for task in tasks.TASKS if task.setting == "offline"}
 VISUAL = "visual-cube-single-play-singletask-task1-v0"
@@ -65,7 +65,7 @@ def check_pixels(task_id: str) -> None:
     """In a process of its own, as every evaluation does: MuJoCo chooses its OpenGL once, when it is imported."""
     process = EnvProcess(pickled(partial(make, task_id)), gl_environ())
     try:
-        reason = process.wait_ready(120)
+        reason = wait_ready([process], task_id, 120)[0]
         if reason is not None:
             assert re.search("ictures need OpenGL|SIGABRT|SIGSEGV", reason), reason
             pytest.skip(reason)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -123,7 +124,9 @@ def test_a_missing_package_is_met_with_its_extra(monkeypatch):
         find_task("antmaze-umaze-v3")
     monkeypatch.setitem(sys.modules, "imageio", None)
     with pytest.raises(ConfigError, match=r"a video needs the package imageio: pip install 'fidec\[video\]'"):
-        check_video()
+        check_video(Path("a.mp4"))
+    with pytest.raises(ConfigError, match=r"video a\.gif would be an mp4 file; expected a name that ends in \.mp4"):
+        check_video(Path("a.gif"))
 
 
 @pytest.mark.slow

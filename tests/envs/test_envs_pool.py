@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,13 +11,14 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fidec.envs.pool import EnvPool, Episode, episode_seed
 from fidec.errors import ConfigError, EnvError, NonFiniteError
-from helpers.lane_envs import Counter, length, make_broken
+from helpers.lane_envs import Counter, Parent, length, make_broken
 
 
 def act(observations, episode_ids, steps):
@@ -107,6 +109,28 @@ def test_failures_are_contained_and_named(pool):
     assert "SIGSEGV" in detail["segv"]
     assert "1.5 s" in detail["sleep"]
     assert detail["nan"] == "observation is nan at index (0,)"
+
+
+@pytest.mark.parametrize("way", ["fork", "spawn"])
+def test_a_process_that_an_environment_started_ends_with_it_and_hides_no_crash(tmp_path, way):
+    with EnvPool(partial(Parent, way, tmp_path / "pid"), 1, step_timeout=20) as parent:
+        children = [int((tmp_path / "pid").read_text())]
+        (episode,) = parent.run(act, 1, seed=0)
+        assert (episode.status, episode.detail) == ("crashed", "process ended by SIGSEGV")
+        wait_until_gone(children)
+    with EnvPool(partial(Parent, way, tmp_path / "pid"), 1):
+        children = [int((tmp_path / "pid").read_text())]
+    wait_until_gone(children)
+
+
+def test_a_start_that_hangs_is_reported_and_ends_in_time(monkeypatch, capsys):
+    monkeypatch.setattr("fidec.envs.process.PATIENCE", 0.1)
+    words = r"the environment Own-v0 \(process 1 of 1\) did not start in 1 attempt: it was not made within the time"
+    hang: Any = partial(time.sleep, 1000)
+    with pytest.raises(EnvError, match=words):
+        EnvPool(hang, 1, name="Own-v0", step_timeout=0.3, start_timeout=0.6)
+    message = capsys.readouterr().err
+    assert re.fullmatch(r"the environment Own-v0 has been starting for 0\.1 s; the limit is 0\.\d+ s\n", message)
 
 
 def test_a_failing_policy_leaves_the_pool_usable(pool):

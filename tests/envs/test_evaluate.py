@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fidec.envs.evaluate import compare, summarise
+from fidec.envs.evaluate import compare, reported, summarise
 from fidec.envs.pool import Episode, Status
 from fidec.stats import wilson
 
@@ -51,3 +51,12 @@ def test_without_success_the_returns_are_compared():
     after = [episode(k, None, 2.0 + k) for k in range(3)] + [episode(3, None, 0.0, "hung")]
     gain = compare(before, after)
     assert (gain.of, gain.mean, gain.n) == ("return", 2.0, 3)
+
+
+def test_an_episode_without_a_report_of_success_is_a_failure_if_another_reports_one():
+    only_when_reached = [episode(0, 1.0), episode(1, None), episode(2, None), episode(3, None, 0.0, "crashed")]
+    assert summarise(only_when_reached)["success"] == pytest.approx(1 / 3)
+    never = [episode(k, None) for k in range(4)]
+    gain = compare(never, only_when_reached)
+    assert (gain.of, gain.mean, gain.n) == ("success", pytest.approx(1 / 3), 3)
+    assert reported([None, None]) == reported([]) == []

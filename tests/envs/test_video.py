@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -18,6 +19,8 @@ from fidec.envs.pool import episode_seed
 from fidec.envs.render import drawing
 from fidec.envs.video import _timing, _why_not_drawn, record
 from fidec.errors import EnvError
+from fidec.train.assess import Assessment
+from helpers.own_env import Reach
 
 POINTMAZE = "pointmaze-medium-navigate-singletask-task1-v0"
 
@@ -124,6 +127,19 @@ def test_only_a_mujoco_scene_that_is_not_drawn_is_blamed_on_opengl(env, words):
     assert re.search(words, _why_not_drawn(drawing(env), "no pygame"))
     env.model, env.data = mujoco.MjModel.from_xml_string("<mujoco/>"), object()
     assert _why_not_drawn(drawing(env), "SIGABRT").startswith("OpenGL cannot draw here")
+
+
+def test_whatever_is_raised_is_the_reason_why_there_is_no_video(tmp_path):
+    """A policy that fails stands for an image or an encoder that does."""
+
+    def failing(observations, ids, steps):
+        raise ZeroDivisionError("division by zero")
+
+    make_env = partial(Reach, "rgb_array")
+    assessment: Any = SimpleNamespace(_record=lambda path, episodes: record(make_env, failing, path, seed=0))
+    reason = Assessment.record(assessment, tmp_path / "x.mp4")
+    assert re.fullmatch(r"no video: ZeroDivisionError: division by zero \(test_video\.py:\d+\)", reason or "")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_maze_can_be_filmed(tmp_path):

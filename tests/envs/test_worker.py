@@ -23,7 +23,7 @@ def commands(env):
     ("fault", "words"),
     [
         ("nan", r"^observation is nan at index \(0,\)$"),
-        ("reward", "^reward is nan$"),
+        ("reward", "^reward is nan; expected a finite number that float32 can hold$"),
         ("shape", r"observation has shape \(2,\), its space says \(6,\)"),
     ],
 )
@@ -41,16 +41,18 @@ class Recorder(gymnasium.Env):
 
     observation_space = Box(-1, 1, (1,), np.float64)
 
-    def __init__(self, low=-1.0, high=1.0, info=None, old_api=False):
+    def __init__(self, low=-1.0, high=1.0, info=None, old_api=False, result=()):
         self.action_space = Box(low, high, (2,), np.float32)
         self.info, self.old_api, self.actions = info or {}, old_api, []
+        self.result = dict(result)
 
     def reset(self, *, seed=None, options=None):
         return np.zeros(1) if self.old_api else (np.zeros(1), {})
 
     def step(self, action):
         self.actions.append(action)
-        result = np.zeros(1), 1, False, False, self.info
+        parts = {"observation": np.zeros(1), "reward": 1, "terminated": False, "truncated": False, "info": self.info}
+        result = tuple((parts | self.result).values())
         return result[:4] if self.old_api else result
 
 
@@ -79,9 +81,26 @@ def test_success_and_float32_observations(info, success):
     assert ask["step"](np.zeros(2))[1:] == (1.0, False, False, success)
 
 
-def test_a_success_that_is_no_number_is_named():
-    with pytest.raises(Invalid, match=r"^success is '\[1 0\]'; expected one number$"):
-        commands(Recorder(info={"success": np.array([1, 0])}))["step"](np.zeros(2))
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("success", np.array([1, 0]), r"'\[1 0\]'; expected one number"),
+        ("success", "yes", "'yes'; expected one number"),
+        ("success", float("nan"), "nan; expected 0 or 1, or a number between them"),
+        ("success", -1, "-1.0; expected 0 or 1, or a number between them"),
+        ("success", 100.0, "100.0; expected 0 or 1, or a number between them"),
+        ("reward", "1.5", "'1.5'; expected one number"),
+        ("reward", None, "'None'; expected one number"),
+        ("reward", [[1.0], [2.0, 3.0]], r"'\[\[1.0\], \[2.0, 3.0\]\]'; expected one number"),
+        ("reward", float("-inf"), "-inf; expected a finite number that float32 can hold"),
+        ("reward", 1e39, r"1e\+39; expected a finite number that float32 can hold"),
+        ("terminated", "False", "'False'; expected one number"),
+    ],
+)
+def test_a_success_a_reward_or_an_end_that_cannot_be_is_named(name, value, words):
+    env = Recorder(info={name: value}) if name == "success" else Recorder(result={name: value})
+    with pytest.raises(Invalid, match=rf"^{name} is {words}$"):
+        commands(env)["step"](np.zeros(2))
 
 
 def test_an_error_is_located_in_the_code_of_the_user():

@@ -6,6 +6,7 @@ import os
 import random
 import re
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -67,6 +68,23 @@ class Counter(gymnasium.Env):
         if self.fault == "shape":
             observation = observation[:2]
         return observation, reward
+
+
+class Parent(Counter):
+    """Starts a process and never ends it, in one of two ways, and writes its number; an episode ends in a crash."""
+
+    def __init__(self, way: str, file: Path):
+        super().__init__()
+        if way == "fork":  # the child has copies of all pipes
+            pid = os.fork()
+            if pid == 0:
+                time.sleep(1000)
+        else:
+            pid = subprocess.Popen(["sleep", "1000"]).pid
+        file.write_text(str(pid))
+
+    def step(self, action):
+        os.kill(os.getpid(), signal.SIGSEGV)
 
 
 def make_broken() -> gymnasium.Env:

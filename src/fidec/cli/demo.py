@@ -14,7 +14,7 @@ from fidec.bench.suites import SUITES
 from fidec.cli.evaluate import print_comparison
 from fidec.cli.output import parse
 from fidec.console import Output
-from fidec.errors import ConfigError, EnvError
+from fidec.errors import ConfigError
 
 SUITE = SUITES.get("demo")
 TASK, SCALE = SUITE.ids[0], cast(Scale, SUITE.scale)
@@ -58,11 +58,11 @@ def main(argv: list[str]) -> int:
     write_json(args.out / "comparison.json", result)
     say("4/4  figures and video")
     written = [args.out / "comparison.json", draw_curves(run, args.out / "curves.png", result)]
-    try:
-        assessment.record(args.out / "refined.mp4")
+    reason = assessment.record(args.out / "refined.mp4")
+    if reason is None:
         written.append(args.out / "refined.mp4")
-    except (ConfigError, EnvError) as error:  # the extra [video] or headless OpenGL is missing
-        say(str(error))
+    else:  # the extra [video] or headless OpenGL is missing
+        say(reason)
     say("done")
     print_comparison(result)
     print(*written, sep="\n")

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import tyro
 
 from fidec.cli.output import import_from_here, interval, parse, print_json, print_table
-from fidec.errors import ConfigError, EnvError
+from fidec.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -53,25 +53,23 @@ def main(argv: list[str]) -> int:
     if args.seed is not None and not 0 <= args.seed < 2**32:
         raise ConfigError(f"--seed must lie in [0, 2^32), not {args.seed}")
     if args.video is not None:
-        check_video()
+        check_video(args.video)
     import_from_here()
     assessment = Assessment.of(
         args.directory, task=args.task, env=args.env, seed=args.seed, envs=args.envs, candidates=args.candidates
     )
     result = assessment.evaluate(args.episodes, base=args.base)
+    if not args.json:
+        print_comparison(result)
     if args.video is not None:
-        try:
-            assessment.record(args.video, episodes=min(3, args.episodes))
-            result["video"] = str(args.video)
-        except EnvError as error:  # the evaluation is valid without its video
-            result["video"] = None
-            print(f"fidec eval: {error}", file=sys.stderr)
+        reason = assessment.record(args.video, episodes=min(3, args.episodes))
+        result["video"] = str(args.video) if reason is None else None
+        if reason is not None:
+            print(f"fidec eval: {reason}", file=sys.stderr)
+        elif not args.json:
+            print(f"video: {args.video}")
     if args.json:
         print_json(result)
-    else:
-        print_comparison(result)
-        if result.get("video") is not None:
-            print(f"video: {result['video']}")
     return 0
 
 

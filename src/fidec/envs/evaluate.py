@@ -16,12 +16,13 @@ from fidec.stats import bootstrap_mean, paired_difference, wilson
 def summarise(episodes: Sequence[Episode]) -> dict[str, Any]:
     """Means and 95 % intervals over the episodes that ran to their end. The others are only counted.
 
-    `success` has a Wilson interval, `return` a bootstrap interval. A number that cannot be computed (no episode
-    left, no success reported) is None, so that the result is valid JSON.
+    `success` has a Wilson interval, `return` a bootstrap interval. An environment may report success only when it
+    succeeds: if any episode reports it, an episode that does not is a failure (`reported`). A number that cannot be
+    computed (no episode left, no success reported) is None, so that the result is valid JSON.
     """
     good = [episode for episode in episodes if episode.status == "ok"]
     failed = Counter(episode.status for episode in episodes if episode.status != "ok")
-    successes = [episode.success for episode in good if episode.success is not None]
+    successes = reported([episode.success for episode in good])
     returns = [episode.return_ for episode in good]
     # A success is 0 or 1. For the interval a fraction counts as a success from one half on.
     success = wilson(sum(value >= 0.5 for value in successes), len(successes)) if successes else (None, None)
@@ -38,6 +39,11 @@ def summarise(episodes: Sequence[Episode]) -> dict[str, Any]:
         "return_high": _or_none(spread.high),
         "length": _mean([episode.length for episode in good]),
     }
+
+
+def reported(values: Sequence[float | None]) -> list[float]:
+    """Values of episodes, 0 for one that reports none; empty if no episode reports any."""
+    return [value or 0.0 for value in values] if any(value is not None for value in values) else []
 
 
 class Gain(NamedTuple):
@@ -61,8 +67,8 @@ def compare(before: Sequence[Episode], after: Sequence[Episode]) -> Gain:
 
 def _value(episode: Episode, of: str) -> float:
     """NaN for an episode that failed."""
-    value = episode.success if of == "success" else episode.return_
-    return value if episode.status == "ok" and value is not None else math.nan
+    value = episode.success or 0.0 if of == "success" else episode.return_
+    return value if episode.status == "ok" else math.nan
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -8,11 +8,9 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from fidec.envs.process import receive
+from fidec.envs.process import EVENTS, receive
 from fidec.envs.processes import EnvProcesses
 from fidec.errors import ConfigError, EnvError
-
-_EVENTS = {"crashed": "crashed", "hung": "hung", "invalid": "returned an invalid value"}
 
 
 def exploration_seed(seed: int, index: int) -> int:
@@ -49,7 +47,7 @@ class Failure(EnvError):
         self.kind, self.detail = kind, detail
         steps = f"{step} step{'' if step == 1 else 's'}"
         super().__init__(
-            f"the environment of episode {episode} (seed {seed}, lane {lane}) {_EVENTS[kind]} after {steps}: {detail}"
+            f"the environment of episode {episode} (seed {seed}, lane {lane}) {EVENTS[kind]} after {steps}: {detail}"
         )
 
 
@@ -70,8 +68,8 @@ class Lanes(EnvProcesses):
     If another lane failed too, or the reset of the new episode fails, `recover` raises the next Failure.
     """
 
-    def __init__(self, make_env: Callable[[], gymnasium.Env], num_envs: int, **timeouts: float):
-        super().__init__(make_env, num_envs, **timeouts)
+    def __init__(self, make_env: Callable[[], gymnasium.Env], num_envs: int, **options: Any):
+        super().__init__(make_env, num_envs, **options)
         self._clear(seed=0, next_episode=0, failures=0)
 
     @property

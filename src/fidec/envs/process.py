@@ -16,11 +16,14 @@ from typing import Any
 
 import cloudpickle
 
+from fidec.console import Output
 from fidec.envs import worker
 from fidec.errors import EnvError
 
 _CONTEXT = multiprocessing.get_context("spawn")
 _START_LOCK = threading.Lock()
+EVENTS = {"crashed": "crashed", "hung": "hung", "invalid": "returned an invalid value"}  # the ways to fail
+PATIENCE = 15.0  # seconds of a start without a message
 
 
 def pickled(make_env: Callable[[], Any]) -> bytes:
@@ -51,6 +54,10 @@ class EnvProcess:
         with _START_LOCK, _signals_blocked(), _main_module_hidden():
             self._process.start()
         far_end.close()  # so that the pipe ends when the process does
+        # Ready when the process has ended. A process that the environment started may hold the pipe open beyond that,
+        # and the sentinel too, which is a pipe.
+        self._pidfd = _open_pidfd(self._process.pid)
+        self._ended: int = self._process.sentinel if self._pidfd is None else self._pidfd
 
     @property
     def pid(self) -> int | None:
@@ -59,19 +66,7 @@ class EnvProcess:
     @property
     def idle(self) -> bool:
         """Whether it is alive and waits for a command."""
-        return bool(self.facts) and not self.busy and self._process.is_alive()
-
-    def wait_ready(self, timeout: float) -> str | None:
-        """Wait until the environment is made. The reason as a string if that fails, and may succeed another time."""
-        kind, value = receive([self], timeout)[0]
-        if kind == "refused":
-            raise EnvError(value)
-        if kind == "ready":
-            self.facts = value
-            return None
-        if kind == "hung":
-            return "the environment was not made within the start time limit"
-        return value
+        return bool(self.facts) and not self.busy and not wait([self._ended], 0)
 
     def send(self, command: str, argument: Any = None) -> None:
         self.busy = True
@@ -83,8 +78,12 @@ class EnvProcess:
         self.send(command, argument)
         return receive([self], timeout)[0]
 
-    def _read(self) -> tuple[str, Any]:
+    def _read(self, ended: bool) -> tuple[str, Any]:
+        if ended:
+            self._kill_group()  # nobody else may hold the pipe open
         try:
+            if ended and not self._pipe.poll():
+                raise EOFError
             reply = self._pipe.recv()
         except Exception:  # the end of the pipe, perhaps in the middle of a message
             return "crashed", self._exit_reason()
@@ -92,6 +91,8 @@ class EnvProcess:
         return reply
 
     def _exit_reason(self) -> str:
+        wait([self._ended], 1.0)
+        self._kill_group()
         self._process.join(1.0)
         code = self._process.exitcode
         if code is not None and code < 0:
@@ -106,27 +107,61 @@ class EnvProcess:
     def end(self, grace: float = 0.0) -> None:
         """End the process for certain, after `grace` seconds in which it may do so itself."""
         self.close_pipe()
-        self._process.join(grace)
-        if self._process.is_alive():
-            self._process.kill()
+        wait([self._ended], grace)
+        self._kill_group()
+        self._process.kill()  # if it was too young to lead a group
         self._process.join()
+        if self._pidfd is not None:
+            os.close(self._pidfd)
         self._process.close()
+
+    def _kill_group(self) -> None:
+        """End the process and what its environment has started, where the system can tell which these are."""
+        if self._pidfd is None or self.pid is None:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            signal.pidfd_send_signal(self._pidfd, 0)  # fails if it was collected: its number may be another's now
+            os.killpg(self.pid, signal.SIGKILL)
 
 
 def receive(processes: Sequence[EnvProcess], timeout: float) -> list[tuple[str, Any]]:
     """One reply of each process, ("hung", reason) for those that give none within `timeout` seconds."""
     deadline = time.monotonic() + timeout
     replies: dict[int, tuple[str, Any]] = {}
-    waiting = {process._pipe: index for index, process in enumerate(processes)}
-    while waiting:
-        ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
+    while waiting := [index for index in range(len(processes)) if index not in replies]:
+        handles = [handle for index in waiting for handle in (processes[index]._pipe, processes[index]._ended)]
+        ready = wait(handles, max(0.0, deadline - time.monotonic()))
         if not ready:
             break
-        for pipe in ready:
-            index = waiting.pop(pipe)  # type: ignore[arg-type]
-            replies[index] = processes[index]._read()
+        for index in waiting:
+            process = processes[index]
+            if process._pipe in ready or process._ended in ready:
+                replies[index] = process._read(ended=process._ended in ready)
     hung = ("hung", f"no answer for {timeout:g} s")
     return [replies.get(index, hung) for index in range(len(processes))]
+
+
+def wait_ready(processes: Sequence[EnvProcess], name: str, timeout: float) -> list[str | None]:
+    """Wait until the environments are made. Of each None, or the reason why it is not, which may pass.
+
+    A start that takes long is reported on stderr. An EnvError if the environment can never be used.
+    """
+    patience = min(PATIENCE, timeout)
+    replies = receive(processes, patience)
+    late = [process for process, (kind, _) in zip(processes, replies, strict=True) if kind == "hung"]
+    if late and timeout > patience:
+        Output().print(f"the environment {name} has been starting for {patience:g} s; the limit is {timeout:g} s")
+        more = iter(receive(late, timeout - patience))
+        replies = [next(more) if reply[0] == "hung" else reply for reply in replies]
+    reasons: list[str | None] = []
+    for process, (kind, value) in zip(processes, replies, strict=True):
+        if kind == "refused":
+            raise EnvError(value)
+        if kind == "ready":
+            process.facts = value
+        reason = f"it was not made within the time limit of {timeout:g} s" if kind == "hung" else value
+        reasons.append(None if kind == "ready" else reason)
+    return reasons
 
 
 def end_all(processes: Sequence[EnvProcess], grace: float = 2.0) -> None:
@@ -136,6 +171,16 @@ def end_all(processes: Sequence[EnvProcess], grace: float = 2.0) -> None:
         process.close_pipe()
     for process in processes:
         process.end(max(0.0, deadline - time.monotonic()))
+
+
+def _open_pidfd(pid: int | None) -> int | None:
+    """A handle of a process, on Linux."""
+    if pid is None or not (hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal")):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError:  # an old kernel
+        return None
 
 
 @contextlib.contextmanager

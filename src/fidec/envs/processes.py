@@ -10,7 +10,7 @@ from typing import Any, Self
 import gymnasium
 import numpy as np
 
-from fidec.envs.process import EnvProcess, end_all, pickled
+from fidec.envs.process import EnvProcess, end_all, pickled, wait_ready
 from fidec.errors import ConfigError, EnvError, NonFiniteError
 
 _START_ATTEMPTS = 3
@@ -29,14 +29,16 @@ class EnvProcesses:
         make_env: Callable[[], gymnasium.Env],
         num_envs: int,
         *,
+        name: str = "unnamed",
         step_timeout: float = 60.0,
         start_timeout: float = 120.0,
     ):
         if num_envs < 1:
             raise ConfigError(f"num_envs is {num_envs}, expected at least 1")
         self.num_envs = num_envs
+        self._name = name
         self._step_timeout = step_timeout
-        self._start_timeout = start_timeout
+        self._start_timeout = max(start_timeout, 2 * step_timeout)
         self._payload = pickled(make_env)
         self._processes: dict[int, EnvProcess] = {}
         self._closed = False
@@ -96,20 +98,20 @@ class EnvProcesses:
         self._start([lane for lane in lanes if not (lane in self._processes and self._processes[lane].idle)])
 
     def _start(self, lanes: Iterable[int]) -> None:
-        """(Re)start the processes of these lanes together. After some attempts an EnvError says why they fail."""
-        lanes, reasons = list(lanes), {}
-        for _ in range(_START_ATTEMPTS):
+        """(Re)start the processes of these lanes together, within the time limit. An EnvError says why they fail."""
+        lanes = list(lanes)
+        deadline, attempt, reasons = time.monotonic() + self._start_timeout, 0, {}
+        while lanes and attempt < _START_ATTEMPTS and (left := deadline - time.monotonic()) > 0:
+            attempt += 1
             for lane in lanes:
                 self._end(lane)
+            for lane in lanes:
                 self._processes[lane] = EnvProcess(self._payload)
-            deadline = time.monotonic() + self._start_timeout
-            reasons = {
-                lane: self._processes[lane].wait_ready(max(0.0, deadline - time.monotonic())) for lane in lanes
-            }
+            found = wait_ready([self._processes[lane] for lane in lanes], self._name, left)
+            reasons = dict(zip(lanes, found, strict=True))
             lanes = [lane for lane in lanes if reasons[lane] is not None]
-            if not lanes:
-                return
-        raise EnvError(
-            f"environment {lanes[0]} of {self.num_envs} did not start in {_START_ATTEMPTS} attempts: "
-            f"{reasons[lanes[0]]}"
-        )
+        if lanes:
+            raise EnvError(
+                f"the environment {self._name} (process {lanes[0] + 1} of {self.num_envs}) did not start in "
+                f"{attempt} attempt{'s' if attempt > 1 else ''}: {reasons[lanes[0]]}"
+            )

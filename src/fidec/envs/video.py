@@ -17,9 +17,10 @@ import numpy as np
 
 from fidec.envs.make import gl_environ
 from fidec.envs.pool import Act, Episode, episode_seed
-from fidec.envs.process import EnvProcess, pickled
+from fidec.envs.process import EVENTS, EnvProcess, pickled, wait_ready
 from fidec.envs.render import Drawing
-from fidec.errors import EnvError
+from fidec.envs.worker import describe
+from fidec.errors import ConfigError, EnvError, FidecError
 from fidec.extras import require
 
 _GREEN = np.array([40, 190, 90], np.uint8)
@@ -35,8 +36,10 @@ def _quiet_fork() -> Iterator[None]:
         yield
 
 
-def check_video() -> None:
-    """Raise an error if no video can be written, because a package or ffmpeg is missing."""
+def check_video(path: Path) -> None:
+    """Raise an error if no video can be written: the file has another ending, or a package or ffmpeg is missing."""
+    if path.suffix.lower() != ".mp4":
+        raise ConfigError(f"the video {path} would be an mp4 file; expected a name that ends in .mp4")
     require("imageio", "video", "a video")
     try:
         require("imageio_ffmpeg", "video", "a video").get_ffmpeg_exe()
@@ -50,6 +53,7 @@ def record(
     act: Act,
     path: Path,
     *,
+    name: str = "unnamed",
     seed: int,
     fresh: int | None = None,
     episodes: Sequence[int] = (0,),
@@ -61,17 +65,16 @@ def record(
     It has the speed of the environment's `metadata["render_fps"]`. Of a fast environment not every step is drawn.
     The last frame of an episode stays for a second, with a green border after a success. `size` (pixels) is rounded
     to a multiple of 16, which video codecs need. The environment steps and draws in its own process. If OpenGL aborts
-    that process, or the file cannot be written, an EnvError says why there is no video.
+    that process, or the file cannot be written, an EnvError says why there is no video. So does whatever a policy, an
+    image or ffmpeg raises.
     """
-    path = Path(path)
-    check_video()
+    check_video(path)
     imageio = require("imageio.v2", "video", "a video")
     part = path.with_name(f".{path.stem}.part.mp4")
     size = max(16, round(size / 16) * 16)
     process = EnvProcess(pickled(make_env), gl_environ())
     try:
-        reason = process.wait_ready(2 * timeout)
-        if reason is not None:
+        if (reason := wait_ready([process], name, 2 * timeout)[0]) is not None:
             raise EnvError(f"no video: the environment cannot be made: {reason}")
         stage = _Stage(process, size, timeout)
         stage.ask("reset", episode_seed(seed, 0, fresh))
@@ -95,6 +98,10 @@ def record(
     except OSError as error:  # no space, no permission; ffmpeg's own error has many lines
         reason = error.strerror or str(error).partition("\n")[0]
         raise EnvError(f"no video: cannot write {path}: {reason}. Choose another file") from error
+    except FidecError:
+        raise
+    except Exception as error:
+        raise EnvError(f"no video: {describe(error)}") from error
     finally:
         process.end(grace=2.0)
         with suppress(OSError):
@@ -136,7 +143,7 @@ class _Stage:
             return value
         if command == "render":
             raise EnvError(f"no video: {_why_not_drawn(self.drawing, value)}")
-        raise EnvError(f"no video: the environment {kind} ({value})")
+        raise EnvError(f"no video: the environment {EVENTS[kind]} ({value})")
 
     def picture(self) -> np.ndarray:
         picture = self.ask("render", self.size)

@@ -30,6 +30,7 @@ class Invalid(Exception):
 
 _FIDEC = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
+_LARGEST = 3.4e38  # of a reward: it is stored as float32, and sums and means of such numbers stay finite
 STEP = ("observation", "reward", "terminated", "truncated", "info")
 
 
@@ -95,11 +96,12 @@ def _commands(env: Any, facts: dict[str, Any]) -> dict[str, Callable[[Any], Any]
         return array
 
     def number(name: str, value: Any) -> float:
-        """One number, also as an array with one element."""
-        try:
-            return float(np.asarray(value).item())
-        except (TypeError, ValueError):
-            raise Invalid(f"{name} is {str(value)[:60]!r}; expected one number") from None
+        """One number, also as an array with one element. Text is not a number."""
+        with contextlib.suppress(TypeError, ValueError):
+            array = np.asarray(value)
+            if array.size == 1 and array.dtype.kind in "biuf":
+                return float(array.item())
+        raise Invalid(f"{name} is {str(value)[:60]!r}; expected one number")
 
     def unpack(name: str, result: Any, parts: tuple[str, ...]) -> Any:
         if not isinstance(result, tuple) or len(result) != len(parts):
@@ -119,11 +121,14 @@ def _commands(env: Any, facts: dict[str, Any]) -> dict[str, Callable[[Any], Any]
         result = env.step(action.astype(env.action_space.dtype))
         value, reward, terminated, truncated, info = unpack("step", result, STEP)
         reward = number("reward", reward)
-        if not np.isfinite(reward):
-            raise Invalid(f"reward is {reward}")
+        if not abs(reward) <= _LARGEST:
+            raise Invalid(f"reward is {reward}; expected a finite number that float32 can hold")
         success = info.get("success", info.get("is_success"))
         success = None if success is None else number("success", success)
-        return observation(value), reward, bool(terminated), bool(truncated), success
+        if success is not None and not 0 <= success <= 1:
+            raise Invalid(f"success is {success}; expected 0 or 1, or a number between them")
+        terminated, truncated = bool(number("terminated", terminated)), bool(number("truncated", truncated))
+        return observation(value), reward, terminated, truncated, success
 
     def render(size: int) -> Any:
         from fidec.envs.render import frame
@@ -207,9 +212,13 @@ def _die_with_parent(parent_pid: int) -> None:
     """End when the parent ends, and not before it.
 
     The parent handles a signal to the whole process group (Ctrl-C, a scheduler's SIGTERM): it may finish the
-    evaluation. A thread ends this process when the parent is gone. On Linux the kernel does so too, which also works
-    when an environment hangs in C code without releasing the interpreter lock.
+    evaluation. This process leads a group of its own, with which the parent ends what an environment has started. A
+    thread ends this process when the parent is gone. On Linux the kernel does so too, which also works when an
+    environment hangs in C code without releasing the interpreter lock.
     """
+    if hasattr(os, "setsid"):
+        with contextlib.suppress(OSError):
+            os.setsid()
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)

@@ -9,7 +9,7 @@ from typing import Any
 from fidec import rng
 from fidec.envs.evaluate import compare
 from fidec.envs.factory import EnvFactory, MakeEnv, factory_of
-from fidec.errors import ConfigError
+from fidec.errors import ConfigError, FidecError
 from fidec.store import files
 from fidec.store.rundir import RunDirectory
 from fidec.train.config import RunConfig, resolve
@@ -124,18 +124,22 @@ class Assessment:
         result["episodes"] = {kind: [episode.row() for episode in episodes] for kind, episodes in rows.items()}
         return result
 
-    def record(self, path: str | Path, episodes: int = 3) -> None:
-        """An mp4 of the first episodes of `evaluate`. An EnvError if the environment cannot draw."""
+    def record(self, path: str | Path, episodes: int = 3) -> str | None:
+        """Write an mp4 of the first episodes of `evaluate`.
+
+        The reason if there is none: an evaluation is valid without its video, and must not be lost.
+        """
+        try:
+            self._record(Path(path), episodes)
+        except FidecError as error:
+            return str(error)
+        return None
+
+    def _record(self, path: Path, episodes: int) -> None:
         from fidec.envs.video import record
 
         key = rng.at(rng.stream(self.seed, "evaluate"), self.step)
         actor = lane_actor(self.policy.algorithm, self.policy.state, key, candidates=self.candidates)
         make_env = self.env.function(self.policy.spec.frame_stack, render_mode="rgb_array")
-        record(
-            make_env,
-            actor,
-            Path(path),
-            seed=self.seed,
-            fresh=self.step if self.fresh else None,
-            episodes=range(episodes),
-        )
+        fresh = self.step if self.fresh else None
+        record(make_env, actor, path, name=self.env.name, seed=self.seed, fresh=fresh, episodes=range(episodes))

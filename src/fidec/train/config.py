@@ -133,12 +133,13 @@ class RunConfig:
     eval_episodes: int = _BY_PROTOCOL
     """Episodes in an evaluation. By default as in the protocol."""
     eval_seeds: Literal["same", "fresh"] = "same"
-    """Initial states of evaluations: the same at every evaluation of the run, so that differences are paired, or fresh
-    ones at each, as if the environment were reset without a seed."""
+    """Initial states of evaluations: the same at every evaluation of the run, so that differences are paired, or
+    fresh ones at each, as if the environment were reset without a seed."""
     eval_envs: int = 0
     """Environment processes for evaluation. 0 means one per core, at most 8."""
     eval_timeout: float = 60.0
-    """Seconds after which an environment that does not answer counts as hung."""
+    """Seconds after which an environment that does not answer counts as hung. To start it has twice as long, and at
+    least two minutes."""
     success_timing: Literal["pre", "post"] = "pre"
     """OGBench only: success is tested on the state before the action (pre), as in the data, or after it (post), as in
     OGBench < 1.2."""

@@ -47,7 +47,7 @@ class Evaluator:
         """Start the environments if they are not running, and check that they fit the data."""
         if self._pool is None:
             make_env = self.env.function(self.spec.frame_stack)
-            self._pool = EnvPool(make_env, self._envs, step_timeout=self._timeout)
+            self._pool = EnvPool(make_env, self._envs, name=self.env.name, step_timeout=self._timeout)
             check_spaces(self.env.name, self._pool, self.spec)
         return self._pool
 

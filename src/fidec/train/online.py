@@ -23,6 +23,7 @@ from fidec.algos import Algorithm
 from fidec.data.dataset import returns_of
 from fidec.data.feed import DeviceFeed, Feed
 from fidec.data.sampling import Sampling, Source
+from fidec.envs.evaluate import reported
 from fidec.envs.factory import EnvFactory
 from fidec.envs.lanes import Lanes, Transition
 from fidec.errors import ConfigError, EnvError
@@ -148,8 +149,7 @@ class Online:
             "exploration/episodes": self.episodes,
         }
         for name, values in zip(("return", "length", "success"), zip(*self.recent, strict=True), strict=False):
-            known = [value for value in values if value is not None]
-            if known:
+            if known := reported(values):
                 metrics[f"exploration/{name}"] = float(np.mean(known))
         return metrics
 
@@ -291,7 +291,8 @@ def make_online(
     assert isinstance(feed.data, Source)
 
     def make_lanes() -> Lanes:
-        lanes = Lanes(env.function(spec.frame_stack), config.online.envs, step_timeout=config.eval_timeout)
+        make_env = env.function(spec.frame_stack)
+        lanes = Lanes(make_env, config.online.envs, name=env.name, step_timeout=config.eval_timeout)
         try:
             check_spaces(env.name, lanes, spec)
         except EnvError:
