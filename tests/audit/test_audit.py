@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fidec import algos
 from fidec.algos.common.base import Transport
 from fidec.audit import neighbours
 from fidec.audit.figures import draw
 from fidec.audit.measure import ABSOLUTE, RELATIVE, Measurement, integrate, log_normal, measure
+from fidec.audit.region import describe
 from fidec.audit.sentences import sentences
 from fidec.audit.summary import state_kl, summarise
 from fidec.data import dataset_from_arrays
@@ -237,6 +239,46 @@ def test_states_that_are_not_finite_are_counted_and_left_out(of):
     assert np.isfinite(summary["kl"]["mean"])
     assert any("not finite" in text for text in sentences(summary))
     assert sentences(summary_of(of("infinite")))[0].startswith("The KL could not be measured")
+
+
+@pytest.mark.parametrize(
+    ("nats", "words"),
+    [
+        (-0.001, "hardly moved, -0.001 nats: a larger budget is open"),
+        (0.004, "hardly moved, 0.004 nats: a larger budget is open"),
+        (0.16, "0.16 nats is a moderate distance"),
+        (0.6, "0.6 nats is far"),
+        (1.3, "1.3 nats is likely too far"),
+    ],
+)
+def test_a_kl_says_what_follows(of, nats, words):
+    summary = summary_of(of("shift"))
+    summary["kl"]["mean"] = nats
+    assert words in sentences(summary)[1]
+
+
+@pytest.mark.parametrize(
+    ("penalties", "multipliers", "region", "words"),
+    [
+        ([3e-3, 1e-3, 9e-4], [10, 12], (1e-3, "of the penalty"), ["0.0009 at the end, budget 0.001 (not in nats)"]),
+        ([3e-3, 1e-3, 9e-4], [10, 12], (1e-3, "of the penalty"), ["in 67 % of", "10 at first, 12 at the end. `"]),
+        ([1e-5, 2e-5], [10, 8], (1e-3, "of the penalty"), ["far below and the multiplier still falls", "in 0 % of"]),
+        ([1e-5, 2e-5], [10, 0], (1e-3, "of the penalty"), ["multiplier is 0", "does not limit"]),
+        ([1e-3, 5e-3], [10, 12], (1e-3, "of the penalty"), ["exceeds it and the multiplier still rises"]),
+        ([0.1, 0.01], [10, 2], (0.5, "nats"), ["0.01 at the end, budget 0.5 (in nats)", "hardly moved", "estimate"]),
+        ([0.1, 1.4], [10, 2], (1.0, "nats"), ["1.4 nats is likely too far", "`fidec audit RUN` measures the KL."]),
+    ],
+)
+def test_the_end_of_training_says_how_the_budget_was_used(penalties, multipliers, region, words):
+    text = describe(penalties, multipliers, *region)
+    assert all(word in text for word in words), text
+    assert ("estimate" in text) == (region[1] == "nats")  # nothing follows from a number that is not in nats
+
+
+def test_budgets_and_their_units():
+    assert algos.get("fidec").configure(constraint="stein", budget_nats=0.2).trust_region() == (0.2, "nats")
+    assert algos.get("fidec").configure("paper", budget=0.2).trust_region() == (0.2, "of the penalty")
+    assert algos.get("deflow").configure(budget=0.2).trust_region() == (0.2, "of the penalty")
 
 
 def test_the_first_sentence_has_budget_and_spending_in_either_unit(of):

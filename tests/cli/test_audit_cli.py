@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import numpy as np
 import pytest
 
+from fidec.audit.region import end_of_training
 from fidec.store.rundir import RunDirectory
 from helpers.runs import check_error, random_columns
 
@@ -59,6 +61,22 @@ def test_an_audit_writes_figure_and_numbers_and_repeats_with_its_seed(cli, run, 
     other = json.loads(cli("audit", alone, *QUICK, "--data", f"npz:{npz}", "--json", "--seed", 1)[1])
     assert other["data"]["rows"] != again["data"]["rows"]
     assert other["kl"]["mean"] != again["kl"]["mean"]
+
+
+def test_the_end_of_training_says_how_the_budget_was_used(trained, capsys):
+    from fidec.cli.train import _report
+    from fidec.train.run import Result
+
+    _report(Result(trained, 2, None), as_json=False)
+    assert re.search(
+        r"^trust region: penalty .*, budget 0.001 \(not in nats\)", capsys.readouterr().out, re.MULTILINE
+    )
+    run = RunDirectory.open(trained, read_only=True)
+    assert end_of_training(run.path)
+    (trained / "train.jsonl").rename(trained / "kept")
+    (trained / "train.jsonl").write_text(json.dumps({"step": 2, "training/loss": 1.0}) + "\n")
+    assert end_of_training(run.path) is None  # a method without a multiplier
+    (trained / "kept").rename(trained / "train.jsonl")
 
 
 @pytest.mark.parametrize(

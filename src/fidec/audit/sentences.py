@@ -6,12 +6,28 @@ from typing import Any
 
 import numpy as np
 
+# Nats. docs/audit.md has the measurements: below, at and above the distances that were best on three tasks.
+HARDLY, NEAR, FAR = 0.05, 0.5, 0.7
+
+
+def follows(nats: float) -> str:
+    """What follows from the mean KL of a policy from its base policy."""
+    best = "0.1 to 0.3 nats was best on the three tasks where it was measured"
+    if nats < HARDLY:
+        return f"The policy has hardly moved, {number(nats)} nats: a larger budget is open ({best})."
+    if nats < NEAR:
+        return f"{number(nats)} nats is a moderate distance ({best})."
+    if nats < FAR:
+        return f"{number(nats)} nats is far ({best}): compare with the base policy by `fidec eval --base`."
+    return f"{number(nats)} nats is likely too far ({best}, and 0.77 to 1.25 ruined two of them): lower the budget."
+
 
 def sentences(result: dict[str, Any]) -> list[str]:
     """What the numbers of `audit` say."""
     states, kl = result["states"], result["kl"]
     text = [_spent(result)]
     if kl["mean"] is not None:
+        text.append(follows(kl["mean"]))
         low, median, high = (number(kl["quantiles"][q]) for q in ("5", "50", "95"))
         text.append(f"Over {states} states the KL is {low} to {high} nats (5 % to 95 %), median {median}.")
     if kl["standard_error_of_a_state"] is not None and np.isfinite(kl["standard_error_of_a_state"]):

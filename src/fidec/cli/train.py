@@ -188,12 +188,16 @@ def _resume(args: ResumeArgs) -> int:
 
 
 def _report(result: Any, as_json: bool) -> int:
+    from fidec.audit.region import end_of_training
+
     if as_json:
         print_json({"directory": str(result.directory), "step": result.step, "evaluation": result.evaluation or None})
         return 0
     print(f"{result.directory}: {result.step} steps")
     for line in _means(result.evaluation) if result.evaluation else ():
         print(line)
+    if (region := end_of_training(result.directory)) is not None:
+        print(region)
     print(f"policy: {result.policy}")
     return 0
 

@@ -34,6 +34,10 @@ class RefinedConfig(backbone.FlowConfig):
         if not (self.grad_clip is None or self.grad_clip > 0):
             raise ConfigError(f"grad_clip must be positive, or None for no clipping, not {self.grad_clip}")
 
+    def trust_region(self) -> tuple[float, str]:
+        """The budget of the mean penalty, and its unit."""
+        return self.budget, constraints.Constraint.unit
+
 
 @dataclass(frozen=True)
 class ConstraintConfig(RefinedConfig):
@@ -63,6 +67,10 @@ class ConstraintConfig(RefinedConfig):
     def build_constraint(self) -> Any:
         """The constraint with these options."""
         return constraints.build(self.constraint, self)
+
+    def trust_region(self) -> tuple[float, str]:
+        constraint = self.build_constraint()
+        return constraint.limit(self.budget), constraint.unit
 
 
 def act_by(critic: Any, behaviour: backbone.FlowPolicy, spec: Spec, move: Callable[..., jax.Array]) -> ActWithBase:
