@@ -14,6 +14,7 @@ from fidec.register import unknown
 from fidec.train.assess import Assessment
 from fidec.train.config import RunConfig, resolve_options
 from fidec.train.run import Result, train
+from fidec.train.session import Callback
 
 
 def fit(
@@ -30,6 +31,7 @@ def fit(
     buffer: OfflineDataset | str | None = None,
     overwrite: bool = False,
     quiet: bool = False,
+    callback: Callback | None = None,
     **fields: Any,
 ) -> Result:
     """Train a method on a data set (or on a source such as "npz:mine.npz") and write a run directory.
@@ -42,9 +44,16 @@ def fit(
     `options` are the method's (`{"budget": 0.01}`), `fields` any other field of `RunConfig` (`batch_size`,
     `eval_interval`, `online_steps`, ...). With a `buffer`, a second data set, half of each batch comes from it.
     `fidec.load_policy(result.policy)` loads the policy.
+
+    `callback(step, metrics)` is called after each row of the logs, with "training/loss" and other means over the last
+    `log_interval` steps, or with "evaluation/score" and other results of an evaluation. If it returns True, the run
+    saves and stops: `result.stopped` is then True, and `fidec.resume` continues it. An error that it raises ends the
+    run; the last checkpoint stays as it was.
     """
     known = {field.name for field in dataclasses.fields(RunConfig)} - {"data"}
-    _check_names("fit", fields, known, {"dataset", "overwrite", "quiet"})  # the other parameters are fields too
+    _check_names(
+        "fit", fields, known, {"dataset", "overwrite", "quiet", "callback"}
+    )  # the other parameters are fields too
     setting = "online" if fields.get("online_steps") else "offline"
     config = RunConfig(
         task=task,
@@ -66,6 +75,7 @@ def fit(
         env=None if isinstance(env, str) else env,
         overwrite=overwrite,
         quiet=quiet,
+        callback=callback,
     )
 
 

@@ -243,3 +243,42 @@ def test_the_configuration_is_read_back_and_checked(tmp_path, dataset, whole):
         path.write_text(json.dumps({**dataclasses.asdict(config), "out": None, **change}))
         with pytest.raises(ConfigError):
             resume(tmp_path / "run", dataset, quiet=True)
+
+
+# --- the callback of `fit` --------------------------------------------------------------------------------------
+
+
+def test_a_callback_gets_every_row_and_can_stop_a_run_that_resumes_exactly(dataset, tiny_env, whole, tmp_path):
+    rows = []
+
+    def stop_at_first_evaluation(step, metrics):
+        rows.append({"step": step, **metrics})
+        return "evaluation/score" in metrics
+
+    out = tmp_path / "run"
+    result = fit(dataset, out, env=tiny_env, callback=stop_at_first_evaluation, **TINY)
+    assert (result.stopped, result.step) == (True, 60)
+    assert result.evaluation == rows[-1]
+    status = some(RunDirectory.open(out, read_only=True).read_status())
+    assert (status["state"], status["step"], status["reason"]) == ("preempted", 60, "the callback asked to stop")
+    seen = [row for row in rows if "training/loss" in row]
+    assert seen == read_rows(out / "train.jsonl")
+    result = resume(out, dataset, quiet=True, callback=lambda step, metrics: rows.append({"step": step, **metrics}))
+    assert not result.stopped
+    assert [row for row in rows if "training/loss" in row] == read_rows(out / "train.jsonl")
+    assert [row for row in rows if "evaluation/score" in row] == read_rows(out / "eval.jsonl")
+    assert fingerprint(out, STEPS) == fingerprint(whole(env=True), STEPS)
+
+
+def test_an_error_in_a_callback_leaves_the_last_checkpoint(dataset, whole, tmp_path):
+    def fail(step, metrics):
+        assert isinstance(metrics["training/loss"], float)
+        if step == 75:
+            raise KeyError("loss")
+
+    out = tmp_path / "run"
+    with pytest.raises(KeyError, match="loss"):
+        fit(dataset, out, callback=fail, **TINY)
+    assert [path.name for path in (out / "checkpoints").iterdir()] == ["00000040"]
+    assert resume(out, dataset, quiet=True).step == STEPS
+    assert fingerprint(out, STEPS) == fingerprint(whole(), STEPS)

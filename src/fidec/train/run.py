@@ -24,7 +24,7 @@ from fidec.train.buffer import check_buffer
 from fidec.train.config import OnlineConfig, RunConfig, resolve, resolve_online, task_options
 from fidec.train.configfile import ARRAYS
 from fidec.train.policy import select_act
-from fidec.train.session import Session, open_session, spec_of
+from fidec.train.session import Callback, Session, open_session, spec_of
 from fidec.types import Spec
 
 
@@ -37,11 +37,15 @@ class Preempted(RunError):
 
 
 class Result(NamedTuple):
-    """A finished run: its directory, its last step, and the last evaluation (None without an environment)."""
+    """A run: its directory, its last step, and the last evaluation (None without an environment).
+
+    `stopped` says that a callback ended it before its last step. `fidec.resume` continues it.
+    """
 
     directory: Path
     step: int
     evaluation: dict[str, Any] | None
+    stopped: bool = False
 
     @property
     def policy(self) -> Path:
@@ -56,10 +60,12 @@ def train(
     env: MakeEnv | None = None,
     overwrite: bool = False,
     quiet: bool = False,
+    callback: Callback | None = None,
 ) -> Result:
     """Start a run in a new directory and train it to its end. Data sets that are not given are loaded.
 
     `env` is a function that returns the environment, instead of a task or a Gymnasium id in the configuration.
+    `callback(step, metrics)` is called after each row of the logs; if it returns True, the run saves and stops.
     """
     if env is not None:
         config = dataclasses.replace(config, env=describe_env(env))
@@ -84,7 +90,7 @@ def train(
     warnings = _check_data(config, dataset)
     with RunDirectory.create(config.out, overwrite=overwrite) as directory:
         directory.write_config(config.to_json())
-        return _train(config, dataset, buffer, _factory(config, env), directory, quiet, warnings)
+        return _train(config, dataset, buffer, _factory(config, env), directory, quiet, callback, warnings)
 
 
 def resume(
@@ -98,13 +104,14 @@ def resume(
     online: OnlineConfig | None = None,
     salvage: bool = False,
     quiet: bool = False,
+    callback: Callback | None = None,
 ) -> Result:
     """Continue an interrupted run, bit for bit, or extend a finished one by more `steps` or by an online phase.
 
     What the run was given in Python (`dataset`, `buffer`, `env`) has to be given again. A run that has not
     used an environment yet can be given one: a Gymnasium id, or a function that returns an environment.
     `online_steps` is the number of the whole run. `online` has the options of its online phase. Once that has begun,
-    only `max_failures` may change.
+    only `max_failures` may change. `callback` is that of `fidec.fit`.
 
     If rows of the replay buffer or of a log are damaged or lost, this is an error. With `salvage` the run continues
     without them, from the newest checkpoint that is itself intact, and says what is lost. From there on it differs
@@ -136,7 +143,7 @@ def resume(
             if data is not None:
                 _check_same_data(directory.path, kind, recorded, data)
         config = _with_data(config, dataset)
-        return _train(config, dataset, buffer, _factory(config, env), directory, quiet, salvage=salvage)
+        return _train(config, dataset, buffer, _factory(config, env), directory, quiet, callback, salvage=salvage)
 
 
 def _with_env(config: RunConfig, directory: RunDirectory, env: str | MakeEnv | None) -> RunConfig:
@@ -302,6 +309,7 @@ def _train(
     env: EnvFactory | None,
     directory: RunDirectory,
     quiet: bool,
+    callback: Callback | None,
     messages: Sequence[str] = (),
     salvage: bool = False,
 ) -> Result:
@@ -310,7 +318,7 @@ def _train(
     try:
         with ExitStack() as stack:
             signals = stack.enter_context(loop.catch_signals())
-            run = open_session(config, dataset, buffer, env, directory, stack, signals, quiet, salvage)
+            run = open_session(config, dataset, buffer, env, directory, stack, signals, quiet, callback, salvage)
             for text in messages:
                 run.journal.message(text)
             if not run.done:
@@ -321,7 +329,7 @@ def _train(
                 run.save()  # a checkpoint that refers to nothing that is lost
             elif run.step:
                 run.save_policy()  # the run may have been killed between the checkpoint and its policy
-            while not run.done and signals.received is None:
+            while not (run.done or run.stop_requested or signals.received):
                 run.advance()
             if not run.done:
                 run.save()
@@ -337,14 +345,16 @@ def _train(
             if run is not None or directory.read_status() is None:  # a run that cannot be resumed keeps its status
                 directory.write_status("failed", run.step if run else 0, reason)
         raise
-    if not run.done:
-        assert signals.received is not None
+    if run.done:
+        directory.write_status("done", run.step)
+    elif signals.received is None:
+        directory.write_status("preempted", run.step, "the callback asked to stop")
+    else:
         directory.write_status("preempted", run.step, signal.Signals(signals.received).name)
         raise Preempted(
             signals.received, f"saved at step {run.step}. Continue with: fidec train --resume {directory.path}"
         )
-    directory.write_status("done", run.step)
-    return Result(directory.path, run.step, run.evaluation)
+    return Result(directory.path, run.step, run.evaluation, stopped=not run.done)
 
 
 def _all_failed(evaluation: dict[str, Any] | None) -> int:

@@ -33,6 +33,8 @@ from fidec.train.online import Online, make_online
 from fidec.train.policy import Policy
 from fidec.types import Spec
 
+Callback = Callable[[int, dict[str, Any]], object]
+
 
 class Interrupted(Exception):
     """A signal arrived during an evaluation."""
@@ -62,6 +64,7 @@ def open_session(
     stack: ExitStack,
     signals: loop.Signals,
     quiet: bool,
+    callback: Callback | None = None,
     salvage: bool = False,
 ) -> Session:
     """Open the data, restore the newest checkpoint if there is one, and record the software versions.
@@ -88,6 +91,7 @@ def open_session(
         journal=journal,
         signals=signals,
         identity=identity_of(config, dataset, buffer),
+        callback=callback,
         declaration=env.declaration if env is not None else "",
     )
     store = ReplayStore(directory.replay)
@@ -170,6 +174,8 @@ class Session:
     journal: Journal
     signals: loop.Signals
     identity: Identity
+    callback: Callback | None = None
+    stop_requested: bool = False  # by the callback
     declaration: str = ""  # of the environment, for the policy (`fidec.envs.family.TaskInfo`)
     step: int = 0
     carry: Any = None
@@ -333,6 +339,13 @@ class Session:
                 times["time/environment_share"] = online.take_waiting_time() / (now - before)
             self.journal.log.time(self.step, times)
         self.journal.progress.update(self.step, loss=float(means["loss"]))
+        self._call_back(rows)
+
+    def _call_back(self, rows: dict[str, Any]) -> None:
+        """Tell the user's function what was logged. It may ask to stop; what it raises ends the run."""
+        if self.callback is not None:
+            answer = self.callback(self.step, files.to_builtin(rows))
+            self.stop_requested |= isinstance(answer, bool | np.bool_) and bool(answer)
 
     def _evaluate(self) -> None:
         """Evaluate. If a signal comes, `evaluated` stays False, and a resumed run begins with this evaluation."""
@@ -362,6 +375,7 @@ class Session:
         for episode in episodes:
             if episode.status != "ok":
                 self.journal.message(f"evaluation episode {episode.index} {episode.status}: {episode.detail}")
+        self._call_back(rows)
 
     def _check_signals(self) -> None:
         if self.signals.received is not None:
