@@ -82,4 +82,4 @@ def test_no_home_directory(cli, monkeypatch):
         check_error(cli("data", "show", source), 1, "~/.")
     monkeypatch.delenv("FIDEC_DATA_DIR")
     monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: Path("~/.cache") / name)
-    check_error(cli("data", "list"), 2, "the home directory in ~/.cache/fidec/data is not known", "HOME")
+    check_error(cli("data", "list"), 1, "~/.cache/fidec/data", "home directory", "Set HOME")

@@ -528,8 +528,11 @@ def test_ids_and_addresses(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("cube-sextuple-play-v0", "no OGBench task"),
-        ("pen-human-v0", "Known: pen-human-v1"),
+        ("foo", "there is no data set 'foo'. `fidec tasks` lists"),
+        ("cube-singel-play-v0", "there is no data set 'cube-singel-play-v0'; did you mean cube-single-play-v0"),
+        ("pen-human-v0", "did you mean pen-human-v1"),
+        ("pen-humn-v1", "no D4RL data set 'pen-humn-v1'; did you mean pen-human-v1"),
+        (f"cube-single-{'x' * 300}-v0", "not the name"),
         ("d4rl:halfcheetah-medium-v2", "antmaze-umaze-v2"),
         ("cube-single-../../x-v0", "not the name"),
     ],

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 
-from fidec.errors import ConfigError, DataError, RunError
+from fidec.data.columns import is_data_file, user_path
+from fidec.errors import DataError, RunError
 from fidec.store.files import read_json, sha256_file, write_json
 
 # The data sets that `fidec data make` can make; a test compares the pattern with the recipes of fidec.make.
@@ -35,10 +37,7 @@ def make_command(dataset: str) -> str | None:
 def data_dir(cache_dir: str | Path | None = None) -> Path:
     """The cache directory (not created here)."""
     chosen = cache_dir or os.environ.get("FIDEC_DATA_DIR")
-    directory = Path(os.path.expanduser(chosen or Path(platformdirs.user_cache_dir("fidec")) / "data"))
-    if str(directory).startswith("~"):  # what expanduser leaves if it knows no home directory
-        raise ConfigError(f"the home directory in {directory} is not known: set the variable HOME or FIDEC_DATA_DIR")
-    return directory
+    return user_path(chosen or Path(platformdirs.user_cache_dir("fidec")) / "data")
 
 
 def search_dirs(cache_dir: str | Path | None = None) -> list[Path]:
@@ -49,6 +48,11 @@ def search_dirs(cache_dir: str | Path | None = None) -> list[Path]:
     if cache_dir is not None:
         return [data_dir(cache_dir)]
     return [data_dir(), Path(os.path.expanduser("~/.ogbench/data"))]
+
+
+def find_in(folders: Iterable[Path], names: Iterable[str]) -> Path | None:
+    """The first file with one of these names."""
+    return next((folder / name for folder in folders for name in names if is_data_file(folder / name)), None)
 
 
 def sidecar_path(path: str | Path) -> Path:

@@ -6,6 +6,7 @@ dtype that `OfflineDataset` uses.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import cast
@@ -29,15 +30,33 @@ def fail(where: str, key: str, text: str) -> DataError:
     return DataError(f"{where}: key '{key}'{text}")
 
 
+def user_path(path: str | Path) -> Path:
+    """The path with `~` replaced."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:  # ~name of a user that does not exist, or no home directory
+        raise DataError(f"{str(path)!r} is not a usable path: {error} Set HOME, or give a path without ~.") from error
+
+
+def is_data_file(path: Path) -> bool:
+    """Whether the path is a file. DataError if it cannot be read, or if it cannot be told whether it is one."""
+    try:
+        found = path.is_file()
+    except OSError as error:
+        raise DataError(
+            f"{str(path)!r} cannot be read: {error.strerror}. Check the path and its permissions."
+        ) from error
+    if found and not os.access(path, os.R_OK):
+        raise DataError(f"{str(path)!r} cannot be read: Permission denied. Check the permissions of the file.")
+    return found
+
+
 def existing_file(path: str | Path) -> Path:
     """The path, if it is a file."""
-    file = Path(path).expanduser()
-    try:
-        if file.is_file():
-            return file
-        what = "is a directory" if file.is_dir() else "does not exist"
-    except (OSError, ValueError) as error:
-        raise DataError(f"{str(path)!r} is not a usable path: {error}.") from error
+    file = user_path(path)
+    if is_data_file(file):
+        return file
+    what = "is a directory" if file.is_dir() else "is not a regular file" if file.exists() else "does not exist"
     raise DataError(f"{file} {what}; expected a data file. Check the path.")
 
 

@@ -27,9 +27,10 @@ from fidec.data.cache import (
     verify,
     write_sidecar,
 )
-from fidec.data.columns import require_keys
+from fidec.data.columns import is_data_file, require_keys
 from fidec.data.hdf5 import open_hdf5
 from fidec.data.npz import npz_headers
+from fidec.data.sources import d4rl
 from fidec.data.sources.d4rl import D4RL_FILES
 from fidec.data.sources.ogbench import checked_name
 from fidec.data.transfer import AddressError, Limits, Part, fetch
@@ -73,11 +74,10 @@ def official_files(some_id: str, *, url: str | None = None) -> tuple[OfficialFil
     bare = some_id.removeprefix("d4rl:")
     if bare in D4RL_FILES:
         return (_d4rl(bare, url),)
-    near = [known for known in D4RL_FILES if known.rpartition("-")[0] == bare.rpartition("-")[0]]
-    if near or bare != some_id:
-        raise unknown("D4RL data set", bare, near or D4RL_FILES)
+    if bare != some_id or d4rl.SOURCE.claims(bare):
+        raise unknown("D4RL data set", bare, D4RL_FILES)
     name = checked_name(some_id.removeprefix("ogbench:"))
-    if not re.fullmatch(r"[a-z0-9-]+", name):  # it becomes a file's name
+    if not re.fullmatch(r"[a-z0-9-]{1,100}", name):  # it becomes a file's name
         raise ConfigError(f"{some_id!r} is not the name of a data set.")
     return tuple(_ogbench(name, split, url) for split in ("", "-val"))
 
@@ -140,7 +140,7 @@ def download(
 
 def _check_origins(folder: Path, files: tuple[OfficialFile, ...], val: bool) -> None:
     """Training data made here and official validation data (or the reverse) must not be mixed."""
-    existing = [file.name for file in files if (folder / file.name).is_file()]
+    existing = [file.name for file in files if is_data_file(folder / file.name)]
     missing = [file.name for file in files[: None if val else 1] if file.name not in existing]
     made = [name for name in existing if read_sidecar(folder / name).get("origin") == "made"]
     if missing and made:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fidec.data.cache import read_sidecar, search_dirs
+from fidec.data.columns import existing_file
 from fidec.data.hdf5 import open_hdf5
 from fidec.data.npz import npz_headers
 from fidec.errors import DataError
@@ -31,23 +32,28 @@ class CachedFile:
 
 def list_cache(cache_dir: str | Path | None = None) -> list[CachedFile]:
     """The data files of the search directories, by name. Only headers are read."""
-    return [
-        _describe(path)
-        for folder in search_dirs(cache_dir)
-        if folder.is_dir()
-        for path in sorted([*folder.glob("*.npz"), *folder.glob("*.hdf5")])
-    ]
+    return [_describe(path) for folder in search_dirs(cache_dir) for path in _data_files(folder)]
+
+
+def _data_files(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.suffix in (".npz", ".hdf5"))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise DataError(f"{folder} cannot be listed: {error.strerror or error}. Check the directory.") from error
 
 
 def _describe(path: Path) -> CachedFile:
-    rows, record, problem = None, {}, None
+    size, rows, record, problem = 0, None, {}, None
     try:
+        size = existing_file(path).stat().st_size
         rows = _rows(path)
         record = read_sidecar(path)
     except DataError as error:
         problem = str(error)
     origin, sha256 = record.get("origin"), record.get("sha256")
-    return CachedFile(path.stem, str(path), path.stat().st_size, rows, origin, sha256, problem)
+    return CachedFile(path.stem, str(path), size, rows, origin, sha256, problem)
 
 
 def _rows(path: Path) -> int | None:

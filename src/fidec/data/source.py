@@ -7,11 +7,13 @@ entry point in the group `fidec.sources` that names its `DataSource`; the name o
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from fidec.data.columns import user_path
 from fidec.data.dataset import OfflineDataset
 from fidec.data.memory import naming_memory
 from fidec.errors import ConfigError
@@ -61,6 +63,11 @@ def find_source(text: str) -> tuple[str, DataSource, str]:
         if source.claims(text):
             return scheme, source, text
     known = "; ".join(f"{source.example} ({source.summary})" for _, source in sources)
+    if os.path.exists(text):
+        kind = "directory" if os.path.isdir(text) else "file of an unknown kind"
+        raise ConfigError(
+            f"{text!r} is a {kind}; expected a data file (.npz, .hdf5, .h5) or SCHEME:WHAT, such as {known}"
+        )
     raise ConfigError(f"{text!r} is not a data source. Expected SCHEME:WHAT, such as {known}")
 
 
@@ -97,7 +104,7 @@ def source_from(directory: Path, source: str) -> str:
 
 def absolute_path(path: str) -> str:
     """For `DataSource.absolute` of a source that reads a file."""
-    return str(Path(path).expanduser().absolute())
+    return str(user_path(path).absolute())
 
 
 def reject_bounds(scheme: str, action_low: Any, action_high: Any) -> None:

@@ -11,7 +11,7 @@ from importlib import metadata
 from typing import Any
 
 from fidec.data.cache import dataset_name
-from fidec.errors import ConfigError
+from fidec.register import unknown
 
 # To be increased with every change of the rows of a seed, so that old and new shards are never mixed.
 GENERATOR_VERSION = 1
@@ -84,10 +84,10 @@ def find_recipe(task: str) -> Recipe:
     """The recipe of a data set name or of a single-task id."""
     recipe = RECIPES.get(dataset_name(task))
     if recipe is None:
-        raise ConfigError(
-            f"fidec cannot make {task!r}. It can make {', '.join(RECIPES)}, and the data of their -singletask- ids. "
-            f"Download other data with `fidec data get {task}`."
+        advice = (
+            f"fidec can make {', '.join(RECIPES)}, and the data of their -singletask- ids. Download other data with "
         )
+        raise unknown("recipe for the data set", dataset_name(task), RECIPES, f"{advice}`fidec data get NAME`.")
     return recipe
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from fidec import tasks
 from fidec.data.arrays import build_dataset, row_use
-from fidec.data.cache import data_dir, origin_of, verify
+from fidec.data.cache import data_dir, find_in, origin_of, verify
 from fidec.data.columns import action_array, fail, flag_vector, numbers, observation_array, row_vector
 from fidec.data.dataset import OfflineDataset
 from fidec.data.hdf5 import read_columns
@@ -100,10 +100,8 @@ def find_file(task_id: str, cache_dir: CacheDir = None) -> Path:
     if cache_dir is None:
         folders.append(Path(os.environ.get("D4RL_DATASET_DIR") or os.path.expanduser("~/.d4rl/datasets")))
     names = dict.fromkeys((f"{task_id}.hdf5", Path(D4RL_FILES[task_id]).name))
-    for folder in folders:
-        for name in names:
-            if (folder / name).is_file():
-                return folder / name
+    if (file := find_in(folders, names)) is not None:
+        return file
     raise DataError(
         f"{' or '.join(names)} not found in {' or '.join(map(str, folders))}. Download D4RL's official file with "
         f"`fidec data get {task_id}`, or use data of your own in the same layout with --data hdf5:PATH (its rewards "

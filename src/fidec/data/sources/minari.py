@@ -44,7 +44,7 @@ def minari_folder(dataset_id: str) -> Path:
     if not re.fullmatch(r"[-\w.]+(/[-\w.]+)*", dataset_id) or ".." in dataset_id:
         raise ConfigError(f"{dataset_id!r} is not a Minari id; expected such as 'D4RL/pen/human-v2'.")
     folder = minari_root() / dataset_id / "data"
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise DataError(
             f"Minari data set {dataset_id!r} not found: {folder} does not exist. Get it with "
             f"`minari download {dataset_id}`, or set MINARI_DATASETS_PATH to where it is."

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fidec import tasks
 from fidec.data.arrays import build_dataset, row_use
-from fidec.data.cache import dataset_name, make_command, origin_of, search_dirs, verify
+from fidec.data.cache import dataset_name, find_in, make_command, origin_of, search_dirs, verify
 from fidec.data.columns import (
     action_array,
     check_length,
@@ -68,16 +69,22 @@ def parse_task(task_id: str) -> TaskId:
 
 def checked_name(some_id: str) -> str:
     """`dataset_name` of a task id or of a data set's own name; ConfigError if ogbench has no such task."""
-    task_id = some_id if "singletask" in some_id else "-singletask-".join(some_id.rsplit("-", 1))
-    return parse_task(task_id).dataset
+    if "singletask" in some_id:
+        return parse_task(some_id).dataset
+    require("ogbench", "ogbench", f"the OGBench data set {some_id}")
+    try:
+        return parse_task("-singletask-".join(some_id.rsplit("-", 1))).dataset
+    except ConfigError as error:
+        known = {dataset_name(task.id) for task in tasks.TASKS}
+        advice = "`fidec tasks` lists the tasks; a task id names its data set too."
+        raise unknown("data set", some_id, known, advice) from error
 
 
 def find_file(dataset: str, cache_dir: CacheDir = None) -> Path:
     """The data file, or a DataError that says where it was looked for and how to get it."""
     folders = search_dirs(cache_dir)
-    for folder in folders:
-        if (folder / f"{dataset}.npz").is_file():
-            return folder / f"{dataset}.npz"
+    if (file := find_in(folders, [f"{dataset}.npz"])) is not None:
+        return file
     make = make_command(dataset)
     raise DataError(
         f"{dataset}.npz not found in {' or '.join(str(f) for f in folders)}. "
