@@ -284,6 +284,8 @@ def test_train_resume_and_overwrite(cli, run, npz):
         (("--data", "npz:x.npz", "--algo.constraint", "euclid"), ("euclid",)),
         (("--data", "npz:x.npz", "--algo.budgte", "1"), ("'budgte'; did you mean budget?",)),
         (("--data", "npz:x.npz", "--eval-timeout", "nan"), ("eval_timeout must be positive",)),
+        (("--data", "npz:x.npz", "--eval-interval", 5), ("--eval-interval is given, but nothing", "Name a --task")),
+        (("--data", "npz:x.npz", "--eval_episodes=5"), ("--eval-episodes is given, but nothing", "--env")),
         (("--data", "npz:x.npz", "--keep-checkpoints", "0"), ("keep_checkpoints",)),
         (("--resume", "x", "--algo", "fidec"), ("no option of a resumed run '--algo'",)),
         (

@@ -105,6 +105,13 @@ def test_any_flipped_bit_is_refused(run):
 def test_missing_files_and_other_formats(run, tmp_path):
     with pytest.raises(CheckpointError, match="no policy"):
         fidec.load_policy(tmp_path / "nowhere")
+    with pytest.raises(
+        CheckpointError, match=rf"neither a run nor a policy\. Name one of the runs below it: {run}\.$"
+    ):
+        fidec.load_policy(tmp_path)
+    (tmp_path / "other").mkdir()
+    with pytest.raises(CheckpointError, match=r"other is neither a run nor a policy\. There is no run below it\.$"):
+        fidec.load_policy(tmp_path / "other")
     card = json.loads((run / "policy" / "policy.json").read_text())
 
     def rewrite(**changes):

@@ -26,7 +26,8 @@ from helpers import own_env
 from helpers.own_env import REACH, Reach
 from helpers.runs import check_error, random_columns, read_rows
 
-SMALL = ("--algo", "tiny", "--steps", 6, "--batch-size", 8, "--eval-episodes", 2, "--eval-envs", 1)
+TINY = ("--algo", "tiny", "--steps", 6, "--batch-size", 8, "--eval-envs", 1)
+SMALL = (*TINY, "--eval-episodes", 2)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +97,7 @@ def test_a_wrong_environment_is_refused_in_words(cli, tiny, own, env, words):
 
 def test_a_wrong_environment_does_not_spoil_a_run(cli, tiny, own, compile_cache, tmp_path):
     wrong, refused = ("--env", "Pendulum-v1"), "actions of dimension 1, but the data has 2"
-    train = ("train", "--data", "npz:own.npz", *SMALL, "--out")
+    train = ("train", "--data", "npz:own.npz", *TINY, "--out")
     check_error(cli(*train, "run", *wrong), 1, refused)
     assert cli(*train, "run")[0] == 0  # the directory is free
     more = ("train", "--resume", "run", "--steps", 8)

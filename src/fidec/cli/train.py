@@ -98,6 +98,8 @@ def read_args(argv: list[str], program: str) -> tuple[RunConfig, TrainArgs]:
         default = _with_options(options)(**{**first, **given.values})
     explain = partial(_of_other_methods, algos.get(algo), named)
     args = parse(type(default), argv, program, default=default, explain=explain)
+    if args.env_name is None and args.eval_interval:
+        _check_not_given(argv, "--eval-interval", "--eval-episodes", "--eval-seeds")
     fields = {f.name: getattr(args, f.name) for f in dataclasses.fields(RunConfig)}
     return RunConfig(**fields), args
 
@@ -115,6 +117,16 @@ def _kept(option: str) -> ConfigError:
     free = dict.fromkeys(re.sub(r"\..*", ".*", name) for name in options_of(ResumeArgs))
     advice = f"The run keeps its options; a new value needs a new run. These may be given: {', '.join(free)}"
     return unknown("option of a resumed run", option, options_of(ResumeArgs), advice)
+
+
+def _check_not_given(argv: list[str], *names: str) -> None:
+    """Raise if one of these options is given to a run without an environment."""
+    for name in names:
+        if _peek(argv, name) is not None:
+            raise ConfigError(
+                f"{name} is given, but nothing would be evaluated: there is no environment. Name a --task, or a "
+                f"Gymnasium id with --env, or omit {name}"
+            )
 
 
 def _with_options(options: Any) -> Any:

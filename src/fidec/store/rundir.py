@@ -183,6 +183,19 @@ def check_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
+def runs_below(path: Path, levels: int = 4) -> list[Path]:
+    """The runs in a directory, up to some levels deep, in order. What cannot be read is left out."""
+    found: list[Path] = []
+    for parent, names, _ in os.walk(path):
+        here = Path(parent)
+        if _has_marker(here):
+            found.append(here)
+        if _has_marker(here) or len(here.relative_to(path).parts) == levels:
+            names.clear()
+        names.sort()
+    return found
+
+
 def _has_marker(path: Path) -> bool:
     """Whether fidec wrote `run.json`. Another tool may have a file of that name."""
     content = files.find_json(path / MARKER)

@@ -21,12 +21,14 @@ import numpy as np
 from fidec import algos, compilation, rng
 from fidec.errors import CheckpointError, ConfigError
 from fidec.store import files, trees
+from fidec.store.rundir import runs_below
 from fidec.train.config import config_from_json
 from fidec.types import Spec
 
 MODEL = "model.safetensors"
 CARD = "policy.json"
 FORMAT = 1
+_NAMED = 10  # runs in an error message
 
 
 class Policy:
@@ -142,6 +144,8 @@ def load_policy(directory: str | Path) -> Policy:
         raise CheckpointError(f"there is no policy at {directory}: no such directory")
     if (directory / "run.json").exists():
         raise CheckpointError(f"the run {directory} has no policy yet: it is saved with the first checkpoint")
+    if not any((directory / name).exists() for name in (CARD, MODEL, files.MANIFEST)):
+        raise CheckpointError(f"{directory} is neither a run nor a policy. {_runs_in(directory)}")
     files.verify_manifest(directory)
     compilation.enable()
     card = files.read_json(directory / CARD)
@@ -151,6 +155,14 @@ def load_policy(directory: str | Path) -> Policy:
         raise CheckpointError(
             f"{directory / CARD} does not describe a policy: {type(error).__name__}: {error}"
         ) from error
+
+
+def _runs_in(directory: Path) -> str:
+    runs = runs_below(directory)
+    if not runs:
+        return "There is no run below it."
+    more = f" and {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""
+    return f"Name one of the runs below it: {', '.join(map(str, runs[:_NAMED]))}{more}."
 
 
 def _from_card(directory: Path, card: dict[str, Any]) -> Policy:
