@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import threading
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +15,12 @@ import numpy as np
 import pytest
 
 from fidec import algos, dataset_from_arrays, rng
+from fidec.console import Progress
 from fidec.data.feed import DeviceFeed
 from fidec.data.sampling import PLAIN
 from fidec.errors import NonFiniteError
 from fidec.train import loop
+from fidec.train.session import Session
 from fidec.types import Spec
 from helpers.runs import random_columns
 
@@ -241,3 +246,25 @@ def test_the_pace_follows_the_clock():
     for _ in range(50):
         pace.record(1, 10.0)
     assert pace.next(10**6) == 1
+
+
+def test_the_first_estimate_of_the_time_left_counts_no_compilation():
+    now, stream = 0.0, io.StringIO()
+    journal = SimpleNamespace(
+        progress=Progress(1000, stream=stream, every=0.0, clock=lambda: now),
+        log=SimpleNamespace(time=lambda *_: None),
+    )
+    run: Any = SimpleNamespace(journal=journal, step=0)
+    for offset in (0, 500):  # the second phase compiles again
+        now += 30.0
+        Session._record_compilation(run, 30.0)
+        now += 20.0  # the first dispatch compiles how batches are drawn
+        Session._show(run, offset + 10)
+        now += 1.0
+        Session._show(run, offset + 20)
+    assert stream.getvalue().splitlines() == [
+        "step 10/1000",
+        "step 20/1000  10 steps/s  98 s left",
+        "step 510/1000",
+        "step 520/1000  10 steps/s  48 s left",
+    ]

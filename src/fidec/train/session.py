@@ -186,6 +186,7 @@ class Session:
     losses: list[str] = field(default_factory=list)  # what a salvaged run does without
     _steps: Callable | None = None  # compiled when first needed
     _pace: loop.Pace = field(default_factory=loop.Pace)
+    _warm: bool = False  # whether a dispatch was made since the last compilation
     _mark: tuple[float, int] = (0.0, 0)  # time and step from which the speed is measured
 
     def restore(self, store: ReplayStore, salvage: bool) -> Restored | None:
@@ -315,9 +316,12 @@ class Session:
             return
         self.journal.log.time(self.step, {"time/compile": seconds})
         self._mark = (time.perf_counter(), self.step)
-        self.journal.progress.restart()
+        self._warm = False
 
     def _show(self, step: int) -> None:
+        if not self._warm:  # the first dispatch also compiles what runs beside the updates: no speed to go by
+            self.journal.progress.restart(step)
+            self._warm = True
         self.journal.progress.update(step)
 
     def _log_metrics(self) -> None:
