@@ -54,12 +54,17 @@ def _closest(name: str, known: Iterable[str]) -> str | None:
     return by_core[close[0]] if close else None
 
 
+def _source(point: metadata.EntryPoint) -> str:
+    return f"{point.value} of package {point.dist.name}" if point.dist else point.value
+
+
 class Register(Generic[T]):
     """The entries of one kind, imported when first asked for."""
 
     def __init__(self, kind: str, package: str, attribute: str, entry: type[T], group: str):
         self.kind, self.package, self.attribute, self.entry, self.group = kind, package, attribute, entry, group
         self._warned: set[str] = set()
+        self._checked = False  # whether the names of plug-ins were compared with the built-in ones
 
     def builtin(self) -> list[str]:
         """The entries of this package: the modules that lie directly in `package`."""
@@ -67,9 +72,29 @@ class Register(Generic[T]):
         return sorted(m.name for m in pkgutil.iter_modules(path) if not m.ispkg and not m.name.startswith("_"))
 
     def plugins(self) -> dict[str, metadata.EntryPoint]:
-        """The entries of other installed packages."""
-        builtin = set(self.builtin())
-        return {point.name: point for point in metadata.entry_points(group=self.group) if point.name not in builtin}
+        """The entries of other installed packages. One whose name is taken is left out, with a warning."""
+        builtin, found = set(self.builtin()), {}
+        for point in metadata.entry_points(group=self.group):
+            if point.name in builtin:
+                self._warn(f"{self._describe(point)}: fidec has a {self.kind} of this name. Rename the entry point.")
+            elif (first := found.setdefault(point.name, point)) is not point:
+                self._warn(f"{self._describe(point)}: {_source(first)} has this name too. Rename one of them.")
+        self._checked = True
+        return found
+
+    def check_names(self) -> None:
+        """Warn of plug-ins with the name of a built-in entry, which somebody may expect instead of it."""
+        if not self._checked:
+            self.plugins()
+
+    def _describe(self, point: metadata.EntryPoint) -> str:
+        return f"{self.kind} {point.name!r} ({_source(point)})"
+
+    def _warn(self, message: str) -> None:
+        """Say once what was left out, and why."""
+        if message not in self._warned:
+            self._warned.add(message)
+            print(f"left out: {message}", file=sys.stderr)
 
     def names(self) -> list[str]:
         return sorted({*self.builtin(), *self.plugins()})
@@ -82,29 +107,27 @@ class Register(Generic[T]):
             try:
                 entry = self.get(name)
             except ConfigError as error:
-                if name not in self._warned:
-                    self._warned.add(name)
-                    print(f"left out: {error}", file=sys.stderr)
+                self._warn(str(error))
                 continue
             yield name, entry
 
     def get(self, name: str) -> T:
         if name in self.builtin():
+            self.check_names()
             return getattr(import_module(f"{self.package}.{name}"), self.attribute)
         point = self.plugins().get(name)
         if point is None:
             raise unknown(self.kind, name, self.names())
-        source = f"{point.value} of package {point.dist.name}" if point.dist else point.value
         try:
             entry = point.load()
         except Exception as error:  # a plug-in may raise anything
             raise ConfigError(
-                f"{self.kind} {name!r} ({source}) cannot be loaded: {type(error).__name__}: {error}. "
+                f"{self._describe(point)} cannot be loaded: {type(error).__name__}: {error}. "
                 "Repair or uninstall that package."
             ) from error
         if not isinstance(entry, self.entry):
             raise ConfigError(
-                f"{self.kind} {name!r} ({source}) is a {type(entry).__name__}, not a {self.entry.__name__}. "
+                f"{self._describe(point)} is a {type(entry).__name__}, not a {self.entry.__name__}. "
                 "Repair or uninstall that package."
             )
         return entry

@@ -15,8 +15,9 @@ import pytest
 from fidec import cli
 from fidec.algos.common.base import METHODS
 from fidec.algos.constraints import CONSTRAINTS
-from fidec.data.source import SOURCES
+from fidec.data.source import SOURCES, absolute_source
 from fidec.envs.families import FAMILIES
+from fidec.register import Register
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -70,3 +71,34 @@ def test_the_page_works_as_an_installed_package(installed, compile_cache, capsys
                 commands += 1
     assert commands == 9
     assert "line:long" in {info.id for info in FAMILIES.get("line").tasks()}
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_path_in_a_plug_ins_source_is_made_absolute_and_an_id_is_not():
+    Path("walk.csv").touch()
+    Path("door-human-v1").mkdir()
+    assert absolute_source("csv:walk.csv") == f"csv:{Path('walk.csv').absolute()}"
+    for source in ("csv:nothing.csv", "csv:\0", "d4rl:door-human-v1"):  # what exists beside an id does not matter
+        assert absolute_source(source) == source
+
+
+@pytest.mark.parametrize("ask", [lambda new: new.get("fql"), lambda new: new.names(), lambda new: new.get("mine")])
+def test_a_plug_in_with_a_name_that_is_taken_is_left_out_and_named_once(tmp_path, monkeypatch, capsys, ask):
+    for package in ("first", "second"):
+        info = tmp_path / f"{package}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        own = "fql = second:METHOD\n" if package == "second" else ""
+        (info / "entry_points.txt").write_text(f"[{METHODS.group}]\nmine = fidec.algos.fql:METHOD\n{own}")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    new = Register(METHODS.kind, METHODS.package, METHODS.attribute, METHODS.entry, METHODS.group)
+    for _ in range(2):
+        ask(new)
+    err = capsys.readouterr().err
+    assert err.count("\n") == 2
+    assert "left out: method 'fql' (second:METHOD of package second): fidec has a method of this name" in err
+    assert re.search(
+        r"left out: method 'mine' \(.* of package (first|second)\): .* of package (first|second) has", err
+    )
+    assert new.get("fql") is METHODS.get("fql")

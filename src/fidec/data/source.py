@@ -34,6 +34,17 @@ class Load(Protocol):
     ) -> OfflineDataset: ...
 
 
+def absolute_if_exists(what: str) -> str:
+    """The absolute path if `what` is the path of a file or a directory; other texts do not change."""
+    path = os.path.expanduser(what)
+    return os.path.abspath(path) if os.path.exists(path) else what
+
+
+def unchanged(what: str) -> str:
+    """For `DataSource.absolute` of a source that finds its data by an id, also beside a file of the same name."""
+    return what
+
+
 @dataclass(frozen=True)
 class DataSource:
     """One scheme. Only `load` does work; the other functions have defaults that suit most sources."""
@@ -42,7 +53,7 @@ class DataSource:
     example: str  # a complete source text, such as npz:runs/mine.npz
     load: Load
     claims: Callable[[str], bool] = lambda text: False  # whether a text without a scheme belongs to this source
-    absolute: Callable[[str], str] = lambda what: what  # `what` in a form that does not depend on the directory
+    absolute: Callable[[str], str] = absolute_if_exists  # `what` in a form that does not depend on the directory
     # Raises a DataError that says how to get the data if it is missing. None: only loading can tell.
     check_present: Callable[[str, CacheDir], object] | None = None
 
@@ -103,7 +114,7 @@ def source_from(directory: Path, source: str) -> str:
 
 
 def absolute_path(path: str) -> str:
-    """For `DataSource.absolute` of a source that reads a file."""
+    """For `DataSource.absolute` of a source whose data is always a file, which may not exist yet."""
     return str(user_path(path).absolute())
 
 

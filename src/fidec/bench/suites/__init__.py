@@ -29,7 +29,10 @@ class SuiteRegister(Register[Suite]):
         return sorted(path.stem for path in DIRECTORY.glob("*.toml"))
 
     def get(self, name: str) -> Suite:
-        return read_suite(DIRECTORY / f"{name}.toml") if name in self.builtin() else super().get(name)
+        if name not in self.builtin():
+            return super().get(name)
+        self.check_names()
+        return read_suite(DIRECTORY / f"{name}.toml")
 
 
 SUITES = SuiteRegister("suite", "fidec.bench.suites", "SUITE", Suite, "fidec.suites")

@@ -19,7 +19,7 @@ from fidec.data.cache import data_dir, find_in, origin_of, verify
 from fidec.data.columns import action_array, fail, flag_vector, numbers, observation_array, row_vector
 from fidec.data.dataset import OfflineDataset
 from fidec.data.hdf5 import read_columns
-from fidec.data.source import CacheDir, DataSource, reject_bounds
+from fidec.data.source import CacheDir, DataSource, reject_bounds, unchanged
 from fidec.errors import DataError
 from fidec.register import unknown
 
@@ -134,5 +134,6 @@ SOURCE = DataSource(
     example="d4rl:door-human-v1",
     load=load,
     claims=_claims,
+    absolute=unchanged,
     check_present=find_file,
 )

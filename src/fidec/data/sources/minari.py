@@ -28,7 +28,7 @@ from fidec.data.columns import (
 )
 from fidec.data.dataset import OfflineDataset
 from fidec.data.hdf5 import UNWRITTEN, open_hdf5, place, read_array
-from fidec.data.source import CacheDir, DataSource
+from fidec.data.source import CacheDir, DataSource, unchanged
 from fidec.errors import ConfigError, DataError
 
 _METADATA_LIMIT = 16 * 2**20
@@ -242,5 +242,6 @@ SOURCE = DataSource(
     summary="a local Minari data set",
     example="minari:D4RL/pen/human-v2",
     load=load,
+    absolute=unchanged,
     check_present=lambda what, cache_dir: minari_folder(what),
 )

@@ -28,7 +28,7 @@ from fidec.data.columns import (
 from fidec.data.dataset import OfflineDataset
 from fidec.data.mapped import take
 from fidec.data.npz import read_npz
-from fidec.data.source import CacheDir, DataSource, reject_bounds
+from fidec.data.source import CacheDir, DataSource, reject_bounds, unchanged
 from fidec.errors import ConfigError, DataError
 from fidec.extras import require
 from fidec.quiet import global_numpy_seed, quiet
@@ -195,5 +195,6 @@ SOURCE = DataSource(
     example="ogbench:cube-single-play-singletask-v0",
     load=load,
     claims=lambda text: re.fullmatch(r"[\w-]+-v0", text) is not None,
+    absolute=unchanged,
     check_present=lambda what, cache_dir: find_file(checked_name(what), cache_dir),
 )
