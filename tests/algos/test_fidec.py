@@ -8,13 +8,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from fidec import algos, nn
 from fidec.algos.constraints import CONSTRAINTS, KL, Quadratic
+from fidec.algos.fidec import make_constrained
 from fidec.errors import ConfigError
 from fidec.ops import fisher
-from fidec.types import Spec
+from fidec.types import Batch, Spec
 from helpers import some
 from helpers.algorithms import assert_close, equal, fast_jit, make_batch, scaled, with_params
 
@@ -118,6 +120,56 @@ def test_the_budget_in_nats_drives_the_multiplier():
         after, _ = update("stein")(state, batch(), jax.random.key(1))
         moves.append(float(after.params["multiplier"] - state.params["multiplier"]))
     assert moves[0] > 0 > moves[1]
+
+
+def test_a_negative_estimate_of_a_kl_counts_as_a_violation():
+    """A KL is not negative. If a lower estimate were rewarded, training would seek its bias."""
+
+    class Biased(KL):
+        def penalty(self, move, model, key):
+            return move.displacement[:, 0] - 3.0
+
+    config = algos.get("fidec").configure(hidden=(4,), flow_steps=1)
+    made = make_constrained(config, SPEC, Biased())
+    state = fast_jit(made.init)(jax.random.key(0))
+    state = with_params(
+        state, residual=scaled(state.params["residual"], 0.0), critic=scaled(state.params["critic"], 0.0)
+    )
+    after, metrics = fast_jit(made.update)(state, batch(), jax.random.key(1))
+    assert float(metrics["penalty"]) == 3.0
+    assert after.params["multiplier"] > state.params["multiplier"]
+    # The gradient of the last layer's biases: the first one rises, towards zero nats.
+    moments = optax.tree.get(after.optimiser["residual"], "mu")["params"]["MLP_0"]["Dense_1"]["bias"]
+    np.testing.assert_allclose(moments, [-0.1 * config.multiplier_init, 0.0, 0.0], rtol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["path", "denoising"])
+def test_a_kl_of_narrow_behaviour_in_many_dimensions_stays_near_its_budget(name):
+    """Behaviour that is much narrower than 1 - t_eps, in more dimensions than have an exact determinant."""
+    rows, d = 4096, 12
+    rng = np.random.default_rng(0)
+    observations, following = rng.normal(size=(2, rows, 6))
+    centres = np.tanh(observations @ rng.normal(0, 1 / 3, size=(6, d)))
+    actions = np.clip(centres + 0.02 * rng.normal(size=(rows, d)), -1, 1)
+    columns = (observations, actions, actions[:, 0], np.ones(rows), following, actions)
+    columns = [jnp.asarray(column, jnp.float32) for column in columns]
+    made = algos.make(
+        "fidec", Spec((6,), d), constraint=name, hidden=(64, 64), learning_rate=1e-3, multiplier_init=0.1
+    )
+
+    def step(state, key):
+        chosen = jax.random.randint(key, (128,), 0, rows)
+        return made.update(state, Batch(*(column[chosen] for column in columns)), jax.random.fold_in(key, 1))
+
+    @jax.jit
+    def run(key):
+        return jax.lax.scan(step, made.init(key), jax.random.split(key, 1000))
+
+    state, metrics = run(jax.random.key(0))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((state, metrics)))
+    assert metrics["penalty"][-500:].mean() < 2.0
+    assert metrics["displacement"][-500:].mean() < 1.0
 
 
 def test_in_the_papers_order_modules_see_those_before_them_updated():

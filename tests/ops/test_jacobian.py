@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fidec.ops import jacobian
+from helpers.algorithms import fast_jit
 
 D, ROWS = 5, 3
 MATRIX = 0.2 * np.random.default_rng(0).normal(size=(D, D))
@@ -72,6 +73,27 @@ def test_the_gradient_of_the_series_is_unbiased(estimates):
     exact = jax.grad(lambda m: jacobian.volume(curved(m), POINTS, jax.random.key(0)).log_determinant.sum())
     expected = np.asarray(exact(jnp.asarray(MATRIX, jnp.float32)))
     assert within(estimates[1], expected) < 0.1 * np.abs(expected).max()
+
+
+def test_the_estimate_is_finite_and_falls_where_the_series_diverges():
+    """Its powers would overflow, or reward a rotation, whose powers alternate in sign."""
+    turn = jnp.asarray([[1.0, -1.0], [1.0, 1.0]]) / 2**0.5  # by 45 degrees: tr J^4 is negative
+    scales, keys = jnp.asarray([1.5, 4.0, 1e3, 1e12]), jax.random.split(jax.random.key(5), 64)
+
+    def estimate(scale, key, matrix):
+        field = lambda x: scale * x @ matrix.T  # noqa: E731
+        return jacobian.volume(field, POINTS[:, :2], key, exact_up_to=0).log_determinant.mean()
+
+    both = jax.vmap(jax.vmap(jax.value_and_grad(estimate), (None, 0, None)), (0, None, None))
+    for matrix in (turn, jnp.eye(2), -jnp.eye(2)):
+        values, slopes = (np.asarray(found) for found in fast_jit(both)(scales, keys, matrix))
+        assert np.all(np.isfinite(values))
+        assert np.all(np.isfinite(slopes))
+        assert np.all(slopes <= 0)
+        means = values.mean(axis=1)
+        assert np.all(np.diff(means) < 0)
+        exact = np.linalg.slogdet(np.eye(2) + np.asarray(scales)[:, None, None] * np.asarray(matrix))[1]
+        assert np.all(means <= exact + 1e-3)  # so volume is never worth more than it is
 
 
 def test_several_probes_have_less_spread():

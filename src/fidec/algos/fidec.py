@@ -178,11 +178,8 @@ def make_constrained(
             actions = jnp.clip(base + displacement, -1.0, 1.0)
             q = critic.apply(params["critic"], batch.observations, actions).mean(axis=0)
             q_scale = values.value_scale(q) if config.normalize_q else 1.0
-            penalty = constraint.penalty(
-                Move(field, base, displacement),
-                behaviour_at(params, batch.observations, anchors, t_eps),
-                penalty_key,
-            ).mean()
+            model = behaviour_at(params, batch.observations, anchors, t_eps)
+            penalty = constraint.mean(constraint.penalty(Move(field, base, displacement), model, penalty_key))
             multiplier = jnp.exp(params["multiplier"]) if log_dual else params["multiplier"]
             multiplier = jax.lax.stop_gradient(multiplier)
             metrics = {"q_policy": q.mean(), "penalty": penalty, "multiplier": multiplier}
@@ -232,7 +229,7 @@ def make_constrained(
 
 LOGS = {
     "q_policy": "mean of Q at the refined actions",
-    "penalty": "E[D], to be compared with the budget (in nats for `stein`, `path` and `denoising`)",
+    "penalty": "E[D], to be compared with the budget; its magnitude in nats for `stein`, `path` and `denoising`",
     "multiplier": "lambda at the start of the update",
     "displacement": "root mean square of |delta|, before clipping",
     "clipped": "share of action components that the displacement moves outside [-1, 1]",

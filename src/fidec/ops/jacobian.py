@@ -53,12 +53,17 @@ def divergence(field: Field, x: Points, key: PRNGKey) -> Float[Array, " b"]:
 
 
 def series_volume(field: Field, x: Points, key: PRNGKey, terms: int = 4) -> Volume:
-    """Unbiased estimates of tr J and of log det(I + J) = sum_k (-1)^(k+1) tr(J^k) / k, with one probe.
+    """Estimates of tr J and of log det(I + J) = sum_k (-1)^(k+1) tr(J^k) / k, with one probe.
 
     The series is cut at a random length. Its later terms are divided by the probability of reaching them (Russian
-    roulette), so that the mean is the whole sum. The first `terms` terms are always computed. The spectral radius of
-    J must be below 1, as for a small displacement. The gradient is that of w^T J v with w = (I + J)^-T v from the
-    same series. Its memory does not grow with the length, and it is also unbiased (residual flows, Chen et al. 2019).
+    roulette), so that the mean is the whole sum. The first `terms` terms are always computed. The gradient is that of
+    w^T J v with w = (I + J)^-T v from the same series. Its memory does not grow with the length, and it is also
+    unbiased (residual flows, Chen et al. 2019). All this holds if the spectral norm of J is at most KEEP.
+
+    For any other J the results are finite, but biased. Rows whose weighted length would grow are shortened. Where
+    one of the first powers of J makes a row longer, the series may diverge, and tr J - |J|^2 / 2 replaces it, with
+    the Frobenius norm. For a symmetric J it agrees to second order. It falls as J grows, so a map that maximises it
+    returns to where the series converges.
     """
     probe_key, length_key = jax.random.split(key)
     v = probe(probe_key, x)
@@ -67,24 +72,31 @@ def series_volume(field: Field, x: Points, key: PRNGKey, terms: int = 4) -> Volu
     extra = jax.random.geometric(length_key, 1.0 - KEEP) - 1  # terms beyond the first `terms`
 
     def add(carry):
-        k, row, total, inverse, sign = carry  # row = v^T J^(k-1)
+        k, row, total, inverse, sign, converges = carry  # row = v^T J^(k-1)
         weight = KEEP ** -jnp.maximum(k - terms, 0).astype(x.dtype)  # 1 / P(length >= k)
         inverse = inverse + sign * weight * row  # sum over k of (-1)^(k-1) v^T J^(k-1)
-        row = vjp(row)[0]
+        before, row = jnp.linalg.norm(row, axis=-1), vjp(row)[0]
+        length = jnp.linalg.norm(row, axis=-1)
+        converges &= (k > terms) | (length <= before)
+        shorten = jnp.where(k > terms, jnp.minimum(1.0, KEEP * before / jnp.maximum(length, 1e-30)), 1.0)
+        row = row * shorten[:, None]
         total = total + sign * weight / k * jnp.sum(row * v, axis=-1)
-        return k + 1, row, total, inverse, -sign
+        return k + 1, row, total, inverse, -sign, converges
 
     zero = jnp.zeros(x.shape[0], x.dtype)
-    start = (jnp.asarray(1, jnp.int32), v, zero, jnp.zeros_like(x), jnp.ones((), x.dtype))
-    _, _, total, inverse, _ = jax.lax.while_loop(lambda carry: carry[0] <= terms + extra, add, start)
-    total, inverse = jax.lax.stop_gradient((total, inverse))
+    start = (jnp.asarray(1, jnp.int32), v, zero, jnp.zeros_like(x), jnp.ones((), x.dtype), zero == 0.0)
+    result = jax.lax.while_loop(lambda carry: carry[0] <= terms + extra, add, start)
+    _, _, total, inverse, _, converges = jax.lax.stop_gradient(result)
+    inverse = jnp.where(converges[:, None], inverse, 0.0)  # it may be infinite there
     image = jax.jvp(field, (x,), (v,))[1]
+    along = jnp.sum(v * image, axis=-1)
     surrogate = jnp.sum(inverse * image, axis=-1)  # only its gradient is used
-    return Volume(value, jnp.sum(v * image, axis=-1), total + surrogate - jax.lax.stop_gradient(surrogate))
+    series = total + surrogate - jax.lax.stop_gradient(surrogate)
+    return Volume(value, along, jnp.where(converges, series, along - 0.5 * jnp.sum(image**2, axis=-1)))
 
 
 def volume(field: Field, x: Points, key: PRNGKey, *, exact_up_to: int = 8, probes: int = 1) -> Volume:
-    """Exact up to `exact_up_to` dimensions; above, the mean of `probes` series estimates."""
+    """Exact up to `exact_up_to` dimensions; above, the mean of `probes` estimates by the series."""
     if x.shape[-1] <= exact_up_to:
         value, jacobian = value_and_jacobian(field, x)
         return Volume(value, jnp.trace(jacobian, axis1=-2, axis2=-1), log_determinant(jacobian))

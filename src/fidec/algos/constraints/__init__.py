@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fidec.errors import ConfigError
@@ -75,6 +76,10 @@ class Constraint:
         """The cost of each displacement."""
         raise NotImplementedError
 
+    def mean(self, costs: Costs) -> Array:
+        """The mean penalty of a batch, which is kept at the budget."""
+        return costs.mean()
+
     def limit(self, budget: float) -> float:
         """The budget of the mean penalty, in this constraint's unit, for FiDec's `budget`."""
         return budget
@@ -124,6 +129,9 @@ class KL(Constraint):
     It is evaluated at samples of the flow's own density, where the KL cannot be negative. The policy's base actions
     are not such samples, because of ten Euler steps and a clip. A map could lower the estimate below zero by undoing
     their error. Heun's method is accurate enough.
+
+    The estimate may still be negative, where the score is that of a smoother density than the behaviour's. Its
+    magnitude is what is constrained, so that training does not gain by it.
     """
 
     budget_nats: float = 0.5
@@ -135,6 +143,9 @@ class KL(Constraint):
         super().__post_init__()
         if not self.budget_nats > 0:
             raise ConfigError(f"budget_nats must be positive, not {self.budget_nats}")
+
+    def mean(self, costs: Costs) -> Array:
+        return jnp.abs(costs.mean())
 
     def limit(self, budget: float) -> float:
         return self.budget_nats
