@@ -23,6 +23,9 @@ import fidec
 from fidec import algos, cli, tasks
 from fidec.algos.common import backbone
 from fidec.algos.common import base as register
+from fidec.cli.audit import AuditArgs
+from fidec.cli.evaluate import EvalArgs
+from fidec.cli.output import parse
 from fidec.envs.evaluate import summarise
 from fidec.envs.factory import EnvFactory
 from fidec.envs.pool import Episode
@@ -92,9 +95,13 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return work
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if page.name != "extending.md"], ids=lambda page: str(page.relative_to(ROOT))
-)
+def runs(page: Path) -> Any:
+    """The page as a parameter; the guide trains three policies, which takes minutes."""
+    marks = [pytest.mark.slow] if page.name == "your-own-task.md" else []
+    return pytest.param(page, marks=marks, id=str(page.relative_to(ROOT)))
+
+
+@pytest.mark.parametrize("page", [runs(page) for page in PAGES if page.name != "extending.md"])
 def test_page_runs(page: Path, empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """Top to bottom, in one directory: a command may use the file that the block above it wrote."""
     module = types.ModuleType(f"docs_{page.stem.replace('-', '_').lower()}")
@@ -119,6 +126,20 @@ def run_commands(block: str, capsys: pytest.CaptureFixture[str]) -> None:
         out, err = capsys.readouterr()
         assert code == 0, f"{line}\n{err}"
         assert out, f"{line} printed nothing"
+
+
+def test_the_commands_of_the_guide_are_understood(monkeypatch: pytest.MonkeyPatch):
+    """What runs in the slow tier is parsed here."""
+    monkeypatch.setattr("fidec.cli.train._train", lambda *_, **__: 0)
+    arguments = {"audit": AuditArgs, "eval": EvalArgs}
+    text = text_of("your-own-task.md").replace("\\\n", " ")
+    commands = [shlex.split(line)[2:] for line in text.splitlines() if line.startswith("$ fidec ")]
+    assert {command for command, *_ in commands} == {"data", "train", *arguments}
+    for command, *words in commands:
+        if command == "train":
+            assert cli.main([command, *words]) == 0
+        elif command in arguments:
+            parse(arguments[command], words, "fidec")
 
 
 # --- the pages of the methods -------------------------------------------------------------------------------

@@ -17,9 +17,13 @@ def follows(nats: float) -> str:
         return f"The policy has hardly moved, {number(nats)} nats: a larger budget is open ({best})."
     if nats < NEAR:
         return f"{number(nats)} nats is a moderate distance ({best})."
+    compare = "compare with the base policy by `fidec eval --base`"
     if nats < FAR:
-        return f"{number(nats)} nats is far ({best}): compare with the base policy by `fidec eval --base`."
-    return f"{number(nats)} nats is likely too far ({best}, and 0.77 to 1.25 ruined two of them): lower the budget."
+        return f"{number(nats)} nats is far ({best}): {compare}."
+    return (
+        f"{number(nats)} nats is likely too far ({best}, and 0.77 to 1.25 ruined two of them): {compare}, and lower "
+        "the budget if it is worse."
+    )
 
 
 def sentences(result: dict[str, Any]) -> list[str]:
