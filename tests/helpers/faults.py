@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -110,3 +111,31 @@ def run_on_small_disk(tmp_path: Path, kilobytes: int, program: str) -> None:
     command = [*mount, sys.executable, "-c", textwrap.dedent(program), str(tmp_path)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert run.stdout == "survived\n", run.stderr
+
+
+# Values of every kind of JSON, and some that no file of fidec has: too large, not finite, too deep.
+STRANGE = [None, True, -1, 10**30, 2**62, 0.5, float("inf"), float("nan"), "", "x\x00", [], {}, [[1]], {"a": 1}]
+STRANGE.append(json.loads("[" * 200 + "]" * 200))
+
+
+def mutated(text: str, count: int) -> Iterator[str]:
+    """JSON with one entry anywhere replaced by a strange value, or removed, and a few texts that are not JSON."""
+    random = np.random.default_rng(0)
+    yield from ("", "null", "[]", "{", text[: len(text) // 2], "[" * 100_000, '{"a": ' * 100_000)
+    for _ in range(count):
+        value = json.loads(text)
+        parent, keys = value, list(value)
+        while True:
+            key = keys[random.integers(len(keys))]
+            child = parent[key]
+            keys = (
+                list(child) if isinstance(child, dict) else list(range(len(child))) if isinstance(child, list) else []
+            )
+            if not keys or random.random() < 0.4:
+                break
+            parent = child
+        if random.random() < 0.2:
+            del parent[key]
+        else:
+            parent[key] = STRANGE[random.integers(len(STRANGE))]
+        yield json.dumps(value)

@@ -46,7 +46,7 @@ def test_reading_a_run_does_not_import_jax():
 
 def test_create_write_and_read_back(tmp_path):
     path = tmp_path / "deep" / "run"
-    config = {"task": "cube", "algo": {"lr": 3e-4, "hidden": (512, 512), "metric": None}}
+    config = {"task": "cube", "options": {"lr": 3e-4, "hidden": (512, 512), "metric": None}}
     with RunDirectory.create(path) as run:
         assert not run.read_only
         assert run.read_status() is None
@@ -58,14 +58,14 @@ def test_create_write_and_read_back(tmp_path):
     with RunDirectory.open(path, read_only=True) as run:
         assert run.read_config() == {
             "task": "cube",
-            "algo": {"lr": 3e-4, "hidden": [512, 512], "metric": None},
+            "options": {"lr": 3e-4, "hidden": [512, 512], "metric": None},
         }
         assert run.read_environment() == {"numpy": np.__version__}
         status = some(run.read_status())
         assert (status["state"], status["step"], status["reason"]) == ("preempted", 7, "SIGTERM")
         assert run.read_jsonl("train") == []
         run.config.write_text("{")
-        with pytest.raises(RunError, match=r"config\.json cannot be read"):
+        with pytest.raises(RunError, match=r"config\.json is damaged"):
             run.read_config()
         run.config.unlink()
         with pytest.raises(RunError, match=r"config\.json is missing"):

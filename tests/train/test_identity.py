@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ import fidec
 from fidec.errors import EnvError, FidecError, RunError
 from fidec.store import files
 from fidec.store.rundir import RunDirectory
+from fidec.store.schema import parse_json
 from fidec.train.config import RunConfig
 from fidec.train.session import Session
+from helpers.faults import mutated
 from helpers.runs import random_columns
 
 
@@ -118,3 +121,21 @@ def test_a_replaced_run_stays_until_the_new_one_can_train(run, dataset, monkeypa
     with pytest.raises(EnvError, match="no licence"):
         fidec.fit(dataset, run, algo="tiny", steps=20, overwrite=True, quiet=True)
     assert contents(run) == before
+
+
+def test_a_policy_or_checkpoint_with_another_description_is_an_error_of_fidec(run, dataset):
+    """With hashes that fit: written by somebody else, or by another version."""
+    card = run / "policy" / "policy.json"
+    for text in mutated(card.read_text(), 60):
+        card.write_text(text)
+        files.write_manifest(card.parent)
+        with suppress(FidecError):
+            fidec.load_policy(run)
+    shutil.rmtree(run / "checkpoints" / "00000010")
+    newest = run / "checkpoints" / "00000020"
+    extra = json.loads((newest / "manifest.json").read_text())["extra"]
+    for text in mutated(json.dumps(extra), 12):
+        with suppress(ValueError):
+            files.write_manifest(newest, parse_json(text))
+            with suppress(FidecError):
+                fidec.resume(run, dataset, quiet=True)

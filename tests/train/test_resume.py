@@ -202,7 +202,7 @@ def test_a_damaged_log_and_record_cost_their_rows_only(tmp_path, dataset, whole)
     assert (out / "train.jsonl").read_bytes() == lines[0] + b"".join(lines[2:])
     assert "salvaged: " in (out / "run.log").read_text()
     (out / "environment.json").write_text('{"dataset": [')
-    with pytest.raises(RunError, match=r"environment\.json cannot be read.*--salvage"):
+    with pytest.raises(RunError, match=r"environment\.json is damaged.*--salvage"):
         resume(out, dataset, quiet=True)
     resume(out, dataset, salvage=True, quiet=True)
     resume(out, dataset, quiet=True)  # without the option: the run is whole again

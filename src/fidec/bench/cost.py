@@ -10,6 +10,7 @@ import numpy as np
 from fidec import tasks
 from fidec.bench.job import RunJob
 from fidec.bench.suite import Plan
+from fidec.errors import RunError
 from fidec.store.rundir import RunDirectory
 
 
@@ -47,10 +48,17 @@ def _logged_speed(done: RunJob, job: RunJob) -> tuple[float, float, float, float
 
     The time of an evaluation is scaled to the length of the job's episodes. None if the log has no speed of a phase.
     """
-    plan, rows = done.plan, RunDirectory.open(done.directory, read_only=True).read_jsonl("time")
+    try:
+        plan, rows = done.plan, RunDirectory.open(done.directory, read_only=True).read_jsonl("time")
+    except RunError:  # an estimate can do without this run
+        return None
 
     def median(name: str, first: int = 0, last: int = plan.total) -> float:
-        return float(np.median([row[name] for row in rows if name in row and first <= row["step"] <= last] or [0.0]))
+        return float(
+            np.median(
+                [row[name] for row in rows if row.get(name) is not None and first <= row["step"] <= last] or [0.0]
+            )
+        )
 
     phases = [(plan.steps, (1, plan.steps)), (plan.online_steps, (plan.steps + 1, plan.total))]
     rates = [median("time/steps_per_second", *span) if count else np.inf for count, span in phases]

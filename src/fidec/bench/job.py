@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from fidec.bench.suite import Plan, Variant
 from fidec.store.jsonl import parse_line
 from fidec.store.lock import is_locked
-from fidec.store.rundir import LOCK, RunDirectory, check_no_results
+from fidec.store.rundir import LOCK, ROWS, RunDirectory, check_no_results
 
 
 class Progress(NamedTuple):
@@ -67,7 +67,10 @@ class RunJob(ABC):
         return self.directory.with_suffix(".log")
 
     def state(self, any_data: bool = False) -> str:
-        """`new`, or the state in the run directory. A killed run still says `running`."""
+        """`new`, or the state in the run directory. A killed run still says `running`.
+
+        ConfigError if the directory holds another run than asked for, RunError if the run is damaged.
+        """
         if not (self.directory / "config.json").exists():
             check_no_results(self.directory)
             return "new"
@@ -125,5 +128,5 @@ def last_row(path: Path, key: str = "") -> dict[str, Any]:
     for line in reversed(read_end(path, 65_536)):
         if key in line and line.startswith("{"):
             with suppress(ValueError):
-                return parse_line(line.encode())
+                return parse_line(line.encode(), ROWS[path.stem])
     return {}

@@ -11,7 +11,7 @@ from fidec import algos, tasks
 from fidec.bench.job import RunJob
 from fidec.bench.suite import Plan, Scale, Suite, SuiteTask, Variant, published_plan
 from fidec.envs.factory import factory_of
-from fidec.errors import ConfigError, naming
+from fidec.errors import ConfigError, RunError, naming
 from fidec.register import unknown
 from fidec.train.config import RunConfig, resolve, resolve_options
 
@@ -64,7 +64,10 @@ class Job(RunJob):
         wanted |= {} if self.suite_task.env is None else {"env": self.suite_task.env}
         wanted |= {} if any_data else {"data": self.data()}
         wanted |= asdict(self.options())
-        found = RunConfig.from_json(stored)
+        try:
+            found = RunConfig.from_json(stored)
+        except ConfigError as error:
+            raise RunError(f"{self.directory / 'config.json'}: {error}") from error
         present = vars(found) | asdict(found.options)
         if plan.online_steps:
             wanted |= online_fields(self.config().online)

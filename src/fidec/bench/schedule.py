@@ -80,14 +80,17 @@ def run_all(
 
     `provide` makes missing data, and returns the jobs that have none, with the reason.
     """
-    left = [job for job in jobs if job.state() != "done"]  # another configuration is an error before anything starts
+    states_before, damaged = read_states(jobs)  # another configuration is an error before anything starts
+    left = [job for job, state in states_before.items() if state != "done"]
     check_environments(left)
     with files.writing(out, "the directory of the runs"):
         out.mkdir(parents=True, exist_ok=True)
     with Board(jobs) as board:
-        for job in jobs:
-            if job not in left:
+        for job, state in states_before.items():
+            if state == "done":
                 board.job_ended(job, "done", "there already")
+        for job, reason in damaged.items():
+            board.job_ended(job, "failed", reason)
         without = provide(left, board.print)
         for job, reason in without.items():
             board.job_ended(job, "no data", f"has no data. {reason}")
@@ -97,9 +100,20 @@ def run_all(
             stopped = [board.name(job) for job, state in states.items() if state == "stopped"]
             where = f"stopped in {'; '.join(stopped)}. " if stopped else ""
             raise Preempted(signals.received, f"{where}The same command continues from there.")
-    failed = [board.name(job) for job, state in states.items() if state == "failed"]
+    failed = [board.name(job) for job in jobs if job in damaged or states.get(job) == "failed"]
     problems = [f"{len(failed)} of {len(jobs)} runs failed: {'; '.join(failed)}"] if failed else []
     return problems + ([f"{len(without)} of {len(jobs)} runs have no data"] if without else [])
+
+
+def read_states(jobs: Sequence[AnyJob]) -> tuple[dict[AnyJob, str], dict[AnyJob, str]]:
+    """The state of each job, and of those whose run is damaged, which are not run, the reason instead."""
+    states, damaged = {}, {}
+    for job in jobs:
+        try:
+            states[job] = job.state()
+        except RunError as error:
+            damaged[job] = f"is damaged and is not run. {error}"
+    return states, damaged
 
 
 def run_jobs(jobs: Sequence[RunJob], workers: int, watcher: Watcher, signals: Signals) -> dict[RunJob, str]:
@@ -115,7 +129,12 @@ def run_jobs(jobs: Sequence[RunJob], workers: int, watcher: Watcher, signals: Si
             for slot in range(workers):
                 while slot not in running and waiting:
                     job = waiting.popleft()
-                    started = start(job, shares[slot], watcher, environ)
+                    try:
+                        started = start(job, shares[slot], watcher, environ)
+                    except RunError as error:  # damaged since the suite began
+                        states[job] = "failed"
+                        watcher.job_ended(job, "failed", str(error))
+                        continue
                     if started is None:
                         states[job] = "done"
                         watcher.job_ended(job, "done", "there already")
@@ -156,7 +175,10 @@ def start(
 
 
 def _outcome(job: RunJob, code: int) -> tuple[str, str]:
-    if code == 0 and job.state() == "done":
+    states, damaged = read_states([job]) if code == 0 else ({}, {})
+    if damaged:
+        return "failed", damaged[job]
+    if states.get(job) == "done":
         return "done", ""
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"FAILED with exit code {code}"
     end = "\n".join(read_end(job.log)[-5:])
@@ -186,15 +208,17 @@ def memory_share(workers: int) -> dict[str, str]:
 
 def dry_run(jobs: Sequence[RunJob]) -> int:
     """Print the commands as a shell script, with the expected time of each as a comment; the sum on stderr."""
-    states = {job: job.state() for job in jobs}
-    left = [job for job in jobs if states[job] != "done"]
+    states, damaged = read_states(jobs)
+    left = [job for job, state in states.items() if state != "done"]
     check_environments(left)
-    done = [job for job in jobs if states[job] == "done"]
+    done = [job for job, state in states.items() if state == "done"]
     speeds = {job: estimate(job, done) for job in left}
     seconds = {job: speed.seconds(job.plan) for job, speed in speeds.items() if speed}
     for job in jobs:
         speed = speeds.get(job)
-        if states[job] == "done":
+        if job in damaged:
+            print(f"# {job.name}: {damaged[job]}")
+        elif states[job] == "done":
             print(f"# done: {job.name}")
         elif job.is_busy():
             print(f"# runs now: {job.name}")

@@ -69,7 +69,9 @@ def read_run(job: Job) -> Run:
     missing = [step for step in (*plan.before, *plan.averaged) if step not in scores]
     if missing:
         raise RunError(f"{job.directory} has no score at step {missing[0]}: it cannot be in the table")
-    facts = directory.read_environment()["dataset"]
+    facts = directory.read_environment().get("dataset")
+    if facts is None:
+        raise RunError(f"{directory.environment} does not say what the run was trained on: it cannot be in the table")
     info = facts.get("info") or {}
     regenerated = info.get("regenerated")
     kind = "of unknown origin" if regenerated is None else "regenerated" if regenerated else "official"

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import platformdirs
 
@@ -22,6 +22,15 @@ _CAN_BE_MADE = re.compile(
     r"(visual-)?(cube-single|cube-double|scene|puzzle-3x3|puzzle-4x4)-play-v0"
     r"|(pointmaze|antmaze)-(medium|large|giant)-navigate-v0"
 )
+
+
+class Record(TypedDict, total=False):
+    """The record of a data file: of its maker, which has a SHA-256 for each split, or of the download."""
+
+    origin: str | None
+    sha256: str | dict[str, str] | None
+    bytes: int
+    settings: dict[str, Any] | None
 
 
 def dataset_name(task: str) -> str:
@@ -80,12 +89,9 @@ def read_sidecar(path: str | Path) -> dict[str, Any]:
 
 def _read_json(side: Path) -> dict[str, Any]:
     try:
-        facts = read_json(side)
+        return read_json(side, Record)
     except RunError as error:
         raise DataError(f"{error}; delete it, and the file is recorded again.") from error
-    if not isinstance(facts.get("settings"), dict | None):
-        raise DataError(f"{side}: 'settings' is not a JSON object; delete it, and the file is recorded again.")
-    return facts
 
 
 def write_sidecar(path: str | Path, **facts: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 import numpy as np
@@ -23,6 +23,15 @@ from fidec.geometry.job import FLOWS, SETTINGS
 from fidec.geometry.methods import METHODS
 from fidec.register import unknown
 from fidec.store import files
+
+
+class Result(TypedDict):
+    """What a job stores of a method on a landscape: a row of numbers for each budget and seed, and samples."""
+
+    rows: list[dict[str, float | str | None]]
+    drawn: dict[str, float | str | None]
+    samples: list[list[float]]
+
 
 KL = (0.5, 1.0, 2.0)  # nats at which the frontiers are compared
 SLOW = ("denoising", "path", "path_centred", "stein")
@@ -79,7 +88,7 @@ def _missing(names: Sequence[str], methods: Sequence[str], out: Path) -> tuple[l
 
 def _check_settings(directory: Path, settings: dict[str, Any]) -> None:
     """Results of different sizes or seeds must not be mixed."""
-    stored = files.find_json(directory / SETTINGS) or settings
+    stored = files.read_json(directory / SETTINGS) if (directory / SETTINGS).exists() else settings
     other = [f"{key} {stored.get(key)}, not {value}" for key, value in settings.items() if stored.get(key) != value]
     if other:
         raise ConfigError(f"{directory} holds results of other settings ({'; '.join(other)}); choose another --out")
@@ -92,8 +101,8 @@ def summarise(out: Path) -> dict[str, Any]:
     """Draw both figures of each landscape that has results, and write summary.json and summary.md."""
     summary: dict[str, Any] = {}
     for name, landscape in landscapes.LANDSCAPES.items():
-        stored = {method: files.find_json(out / name / f"{method}.json") for method in METHODS}
-        results = {method: result for method, result in stored.items() if result is not None}
+        stored = {method: out / name / f"{method}.json" for method in METHODS}
+        results = {method: _read_result(path) for method, path in stored.items() if path.exists()}
         if not results:
             continue
         data = landscape.sample(jax.random.key(0), 8192)
@@ -113,6 +122,13 @@ def summarise(out: Path) -> dict[str, Any]:
     files.write_json(out / "summary.json", summary)
     files.atomic_write(out / "summary.md", markdown(summary))
     return summary
+
+
+def _read_result(path: Path) -> dict[str, Any]:
+    try:
+        return files.read_json(path, Result)
+    except RunError as error:
+        raise RunError(f"{error}. Delete it, and the same command computes it again.") from error
 
 
 def _with_nan(row: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ SETTINGS, FLOWS = "settings.json", "flows.safetensors"
 
 
 def do(out: Path, name: str, method: str = "") -> None:
-    settings = files.read_json(out / name / SETTINGS)
+    settings = files.read_json(out / name / SETTINGS, lab.Sizes)
     seeds = settings.pop("seeds")
     values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in settings.items()}
     sizes = lab.Sizes(**values)

@@ -38,7 +38,9 @@ def draw_curves(run: str | Path, path: str | Path, comparison: dict[str, Any] | 
     _draw_evaluations(panels[0, 0], of, evaluations, comparison)
     _draw_exploration(panels[0, 0], steps, explored[of])
     _draw_legend(panels[0, 0], "upper left" if of == "success" else "best")
-    _draw_trust_region(panels[0, 1], steps, series("penalty"), series("multiplier"), config["options"], marker)
+    _draw_trust_region(
+        panels[0, 1], steps, series("penalty"), series("multiplier"), config.get("options") or {}, marker
+    )
     values = panels[1, 0]
     values.plot(steps, series("q_data"), color=GREY, marker=marker, label="data's actions")
     values.plot(steps, series("q_policy"), color=BLUE, marker=marker, label="policy's actions")
@@ -52,12 +54,12 @@ def draw_curves(run: str | Path, path: str | Path, comparison: dict[str, Any] | 
     online = config.get("online_steps", 0)
     for panel in panels.flat:
         panel.set(xlabel="thousand steps" if online else "thousand updates", xlim=(0, 1.04 * steps[-1]))
-        if online and config["steps"]:
+        if online and config.get("steps"):
             mark_hand_over(panel, config["steps"] / 1000)
             panel.set_title(panel.get_title(), pad=16)  # above the names of the phases
         style_axes(panel)
-    place = config["task"] or config.get("env") or config["data"] or "arrays"
-    figure.suptitle(f"{config['algo']} ({config['preset']}) on {place}", color=INK)
+    place = config.get("task") or config.get("env") or config.get("data") or "arrays"
+    figure.suptitle(f"{config.get('algo')} ({config.get('preset')}) on {place}", color=INK)
     return save_figure(figure, path)
 
 

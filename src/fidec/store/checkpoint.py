@@ -17,7 +17,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -25,6 +25,13 @@ from fidec.errors import CheckpointError, ConfigError, NonFiniteError
 from fidec.store import files, trees
 
 STATE = "state.safetensors"
+
+
+class Record(TypedDict):
+    """What the manifest of a checkpoint holds besides the hashes."""
+
+    step: int
+    extra: dict[str, Any]
 
 
 class Restored(NamedTuple):
@@ -93,13 +100,16 @@ class Checkpoints:
         self._remove_old(step)
         return final
 
-    def latest(self, template: Any, check: Callable[[dict[str, Any]], None] | None = None) -> Restored | None:
+    def latest(
+        self, template: Any, check: Callable[[dict[str, Any]], None] | None = None, schema: Any = dict
+    ) -> Restored | None:
         """The newest checkpoint that is intact, or None if none was ever saved.
 
         A damaged checkpoint is skipped and reported through `warn`. If all are damaged, this raises
         `CheckpointError`. It also does so if an intact checkpoint does not fit `template` (leaves with shape and
         dtype, from `jax.eval_shape`): then the configuration has changed, and an older checkpoint would not fit
-        either. `check` gets `extra` and may raise `CheckpointError` if a file that it refers to is damaged.
+        either. `check` gets `extra`, which fits the `schema`, and may raise `CheckpointError` if a file that it
+        refers to is damaged.
         """
         tried: set[int] = set()
         damaged: list[int] = []
@@ -110,6 +120,8 @@ class Checkpoints:
             path, own = self.path(step), False
             try:
                 record = files.verify_manifest(path)
+                files.check_schema(path / files.MANIFEST, record, Record)
+                files.check_schema(path / files.MANIFEST, record["extra"], schema)
                 if record.get("step") != step:
                     raise CheckpointError(f"{path} holds step {record.get('step')}: it was renamed or moved")
                 flat = trees.load_flat(path / STATE)

@@ -10,20 +10,33 @@ import contextlib
 import errno
 import hashlib
 import json
-import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO, Any, TypedDict
 
 import numpy as np
 
 from fidec.errors import CheckpointError, RunError
+from fidec.store.schema import check, parse_json
 
 MANIFEST = "manifest.json"
 MANIFEST_FORMAT = 1
-DEPTH = 32  # of nested JSON; a run's own files have less than ten levels
+
+
+class Entry(TypedDict):
+    """A file, in a manifest or in the index of a replay buffer."""
+
+    bytes: int
+    sha256: str
+
+
+class Manifest(TypedDict):
+    format: int
+    files: dict[str, Entry]
+    extra: dict[str, Any]
+    sha256: str
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -193,46 +206,17 @@ def write_json(path: str | Path, value: Any) -> None:
     atomic_write(path, json.dumps(to_builtin(value), indent=2) + "\n")
 
 
-def parse_json(text: str | bytes) -> Any:
-    """A value from JSON; ValueError unless all of its numbers are finite and below 2^63, and it is not too deep."""
-
-    def whole(digits: str) -> int:
-        if abs(value := int(digits)) >= 2**63:
-            raise ValueError(f"the number {digits[:20]}... is too large")
-        return value
-
-    def real(digits: str) -> float:
-        if not math.isfinite(value := float(digits)):
-            raise ValueError(f"{digits[:20]} is not a finite number")
-        return value
-
-    try:
-        value = json.loads(text, parse_int=whole, parse_float=real, parse_constant=real)
-        level, depth = [value], 0
-        while level:
-            level = [item for each in level for item in _items(each)]
-            depth += 1
-            if depth > DEPTH:
-                raise ValueError(f"it is nested deeper than {DEPTH} levels")
-    except RecursionError:
-        raise ValueError(f"it is nested deeper than {DEPTH} levels") from None
-    return value
-
-
-def _items(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-
-
-def read_json(path: str | Path) -> dict[str, Any]:
-    """Read a JSON object; `RunError` if the file is missing or holds something else."""
+def read_json(path: str | Path, schema: Any = dict) -> dict[str, Any]:
+    """Read a JSON object; `RunError` if the file is missing or does not fit its `schema` (`fidec.store.schema`)."""
     try:
         value = parse_json(Path(path).read_text(encoding="utf-8"))
+        check(value, schema)
     except FileNotFoundError:
         raise RunError(f"{path} is missing") from None
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} cannot be read as JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise RunError(f"{path} should hold a JSON object, but holds {type(value).__name__}")
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise RunError(f"{path} is damaged or was not written by fidec: {error}") from error
     return value
 
 
@@ -241,10 +225,10 @@ def sha256_json(value: Any) -> str:
     return hashlib.sha256(json.dumps(to_builtin(value), sort_keys=True).encode()).hexdigest()
 
 
-def find_json(path: str | Path) -> dict[str, Any] | None:
-    """Read a JSON object; None if the file is missing or holds something else."""
+def find_json(path: str | Path, schema: Any = dict) -> dict[str, Any] | None:
+    """Read a JSON object; None if the file is missing or does not fit its schema."""
     try:
-        return read_json(path)
+        return read_json(path, schema)
     except RunError:
         return None
 
@@ -279,6 +263,14 @@ def verify_manifest(directory: str | Path) -> dict[str, Any]:
     return body["extra"]
 
 
+def check_schema(path: Path, value: Any, schema: Any) -> None:
+    """Raise `CheckpointError`, naming the file, unless a value of a manifest fits its schema."""
+    try:
+        check(value, schema)
+    except ValueError as error:
+        raise CheckpointError(f"{path} was not written by fidec: {error}") from error
+
+
 def verify_file(path: Path, entry: Mapping[str, Any], whose: str) -> None:
     """Raise `CheckpointError` unless the file has the `bytes` and the `sha256` that its manifest or index has."""
     try:
@@ -303,16 +295,16 @@ def _render_manifest(body: dict[str, Any]) -> str:
 def _read_manifest(path: Path) -> dict[str, Any]:
     try:
         raw = path.read_bytes()
-        body = json.loads(raw)
+        body = parse_json(raw)
+        check(body, Manifest)
         del body["sha256"]
         intact = raw == _render_manifest(body).encode()
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing") from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, TypeError, KeyError, RecursionError):
-        intact = False
-        body = {}
+    except ValueError:
+        intact, body = False, {}
     if not intact:
         raise CheckpointError(f"{path} is damaged: its content does not match its own SHA-256")
     if body.get("format") != MANIFEST_FORMAT:

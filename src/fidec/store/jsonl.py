@@ -15,14 +15,21 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from fidec.errors import RunError
 from fidec.store import files
+from fidec.store.schema import check, parse_json
 
 # The end of a line. Any key and value match, because one of them may be damaged; damaged punctuation is not JSON.
 _END = re.compile(rb', "(.{5})": "(.{8})"\}', re.DOTALL)
 _LENGTH = len(b', "crc32": "01234567"}')
+
+
+class Event(TypedDict):
+    """Every event is of a step. Its other values are numbers, text, or objects of these."""
+
+    step: int
 
 
 def line_of(event: Mapping[str, Any]) -> bytes:
@@ -31,19 +38,19 @@ def line_of(event: Mapping[str, Any]) -> bytes:
     return b'%s, "crc32": "%08x"}\n' % (text[:-1], zlib.crc32(text))
 
 
-def parse_line(line: bytes) -> dict[str, Any]:
-    """The event of a line without its line end; ValueError if it is damaged."""
+def parse_line(line: bytes, schema: Any = dict) -> dict[str, Any]:
+    """The event of a line without its line end; ValueError if it is damaged or does not fit its schema."""
     if end := _END.fullmatch(line[-_LENGTH:]):
         line = line[:-_LENGTH] + b"}"
         if end.groups() != (b"crc32", b"%08x" % zlib.crc32(line)):
             raise ValueError("it does not have its checksum")
-    event = files.parse_json(line)
-    if not isinstance(event, dict):
-        raise ValueError(f"expected an object, found {type(event).__name__}")
+    event = parse_json(line)
+    check(event, Event)
+    check(event, schema)
     return event
 
 
-def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
+def read_jsonl(path: str | Path, schema: Any = dict) -> list[dict[str, Any]]:
     """Every event of a JSON-lines file. An unfinished last line, of a crash or of a running run, is left out."""
     path = Path(path)
     try:
@@ -55,7 +62,7 @@ def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
     events = []
     for number, line in enumerate(lines[:-1], start=1):
         try:
-            events.append(parse_line(line))
+            events.append(parse_line(line, schema))
         except ValueError as error:
             raise RunError(f"{path}, line {number} was changed or damaged: {error}") from error
     return events

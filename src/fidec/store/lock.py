@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout, lock_descriptor
 
 from fidec.errors import BusyError, RunError
 from fidec.store import files
+from fidec.store.schema import parse_json
 
 
 def acquire(path: str | Path) -> FileLock:
@@ -88,7 +89,7 @@ def _write_owner(descriptor: int) -> None:
 
 def _owner(path: Path) -> str:
     try:
-        owner = json.loads(path.read_bytes())
+        owner = parse_json(path.read_bytes())
         return f"process {int(owner['pid'])} on host {owner['host']!s}"
     except (OSError, ValueError, TypeError, KeyError):
         return "another process"

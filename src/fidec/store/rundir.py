@@ -16,7 +16,7 @@ import contextlib
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NotRequired, TypedDict
 
 from filelock import FileLock
 
@@ -37,6 +37,71 @@ CONTENTS = (
 )
 # Of these, what a run without a step does not have, or has empty.
 RESULTS = (*(f"{name}.jsonl" for name in REPLAYED), "checkpoints", "replay", "policy", "audit")
+
+
+class Marker(TypedDict):
+    format: Literal["fidec-run"]
+
+
+class Status(TypedDict):
+    state: str
+    step: int
+
+
+class Origin(TypedDict, total=False):
+    """What is known of a data file."""
+
+    file: str | None
+    regenerated: bool | None
+    file_sha256: str | None
+
+
+class Facts(TypedDict):
+    """A data set that a run was trained on."""
+
+    source: str
+    transitions: int
+    sha256: str
+    info: NotRequired[Origin | None]
+
+
+class Environment(TypedDict, total=False):
+    dataset: Facts | None
+    buffer: Facts | None
+    packages: dict[str, str | None]
+    resumed: list[dict[str, Any]]
+
+
+class Config(TypedDict, total=False):
+    """What is read without the method. `RunConfig.from_json` checks the rest."""
+
+    algo: str
+    preset: str
+    task: str | None
+    env: str | None
+    data: str | None
+    steps: int | None
+    online_steps: int
+    options: dict[str, Any] | None
+    sha256: str
+
+
+Evaluation = TypedDict(
+    "Evaluation",
+    {
+        "evaluation/n": int,
+        "evaluation/n_failed": int,
+        "evaluation/score": float | None,
+        "evaluation/success": float | None,
+        "evaluation/success_low": float | None,
+        "evaluation/success_high": float | None,
+        "evaluation/return": float | None,
+        "evaluation/return_low": float | None,
+        "evaluation/return_high": float | None,
+    },
+    total=False,
+)
+ROWS: dict[str, Any] = {"train": dict[str, float | None], "time": dict[str, float | None], "eval": Evaluation}
 
 
 class RunDirectory:
@@ -141,13 +206,13 @@ class RunDirectory:
 
     def read_config(self) -> dict[str, Any]:
         """The configuration; `RunError` if it is not as it was written. Runs of older versions have no hash."""
-        return check_config(self.config, files.read_json(self.config))
+        return check_config(self.config, files.read_json(self.config, Config))
 
     def write_environment(self, environment: dict[str, Any]) -> None:
         files.write_json(self.environment, environment)
 
     def read_environment(self) -> dict[str, Any]:
-        return files.read_json(self.environment)
+        return files.read_json(self.environment, Environment)
 
     def read_environment_to_resume(self, salvage: bool) -> dict[str, Any] | None:
         """What `read_environment` gives; None if there is no such file, or a damaged one and the run is salvaged."""
@@ -165,11 +230,11 @@ class RunDirectory:
 
     def read_status(self) -> dict[str, Any] | None:
         """The last status, or None before the first. A killed run still says "running"."""
-        return files.read_json(self.status) if self.status.exists() else None
+        return files.read_json(self.status, Status) if self.status.exists() else None
 
     def read_jsonl(self, name: str) -> list[dict[str, Any]]:
         """Events of the log "train", "eval", "episodes", "exploration" or "time"; a torn last line is left out."""
-        return read_jsonl(self.path / f"{name}.jsonl")
+        return read_jsonl(self.path / f"{name}.jsonl", ROWS.get(name, dict))
 
 
 def check_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
@@ -198,8 +263,7 @@ def runs_below(path: Path, levels: int = 4) -> list[Path]:
 
 def _has_marker(path: Path) -> bool:
     """Whether fidec wrote `run.json`. Another tool may have a file of that name."""
-    content = files.find_json(path / MARKER)
-    return content is not None and content.get("format") == MARKER_CONTENT["format"]
+    return files.find_json(path / MARKER, Marker) is not None
 
 
 def _check_ours(path: Path) -> None:
@@ -233,7 +297,7 @@ def results_of(path: Path) -> list[str]:
     """What a run without a step does not have: the names of the results, and the status if it has a step."""
     names = (*RESULTS, ".old-policy")  # a killed replacement leaves the policy under another name
     found = [name for name in names if _holds_something(path / name)]
-    step = (files.find_json(path / "status.json") or {}).get("step")
+    step = (files.find_json(path / "status.json", Status) or {}).get("step")
     return [*found, f"status.json of step {step}"] if step else found
 
 
@@ -248,7 +312,7 @@ def check_no_results(path: Path) -> None:
 
 def _is_replaceable(path: Path) -> bool:
     """Whether the run has no result and either failed, or was stopped before its configuration was written."""
-    failed = (files.find_json(path / "status.json") or {}).get("state") == "failed"
+    failed = (files.find_json(path / "status.json", Status) or {}).get("state") == "failed"
     return not results_of(path) and (failed or not (path / "config.json").exists())
 
 

@@ -17,6 +17,7 @@ from fidec.algos.common.base import check_choices
 from fidec.data.dataset import OfflineDataset
 from fidec.data.source import SOURCES, absolute_source, load_dataset
 from fidec.errors import ConfigError
+from fidec.store.schema import check
 
 _BY_PROTOCOL = cast(int, None)  # None until `resolve` takes the value of the task's protocol
 _PROTOCOL_FIELDS = ("steps", "eval_interval", "eval_episodes")
@@ -239,6 +240,7 @@ class RunConfig:
         if unknown or "algo" not in values:
             raise ConfigError(f"not a run's configuration: unknown or missing {sorted(unknown) or ['algo']}")
         try:
+            check({name: value for name, value in values.items() if value is not None}, cls)
             options = values.pop("options", None) or {}
             options = config_from_json(algos.get(values["algo"]).config_for(options), options)
             values["online"] = config_from_json(OnlineConfig, values.get("online") or {})
@@ -266,6 +268,10 @@ def config_from_json(config: type, values: dict[str, Any]) -> Any:
     known = {f.name for f in dataclasses.fields(config)}
     if unknown := sorted(set(values) - known):
         raise ConfigError(f"{config.__name__} has no option {', '.join(unknown)}: it was written by another version")
+    try:
+        check(values, config)
+    except ValueError as error:
+        raise ConfigError(f"the options of {config.__name__}: {error}") from error
     return config(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
 from fidec.data import OfflineDataset
 from fidec.errors import RunError
@@ -10,7 +10,13 @@ from fidec.store.checkpoint import Restored
 from fidec.store.rundir import RunDirectory, results_of
 from fidec.train.config import RunConfig
 
-Identity = dict[str, Any]  # JSON, part of every checkpoint
+
+class Identity(TypedDict):
+    """Part of every checkpoint."""
+
+    config: dict[str, Any]
+    data: str
+    buffer: str | None
 
 
 def identity_of(config: RunConfig, dataset: OfflineDataset, buffer: OfflineDataset | None) -> Identity:

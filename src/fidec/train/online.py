@@ -13,7 +13,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 import numpy as np
@@ -35,6 +35,28 @@ from fidec.train.config import OnlineConfig, RunConfig
 from fidec.train.evaluate import check_spaces
 from fidec.train.loop import Carry
 from fidec.types import Spec
+
+
+class Lane(TypedDict):
+    episode: int
+    step: int
+
+
+class LanesPosition(TypedDict):
+    next_episode: int
+    lanes: list[Lane]
+    failures: int
+
+
+class Position(TypedDict):
+    """What a checkpoint stores of the online phase."""
+
+    lanes: LanesPosition
+    pending_actions: list[list[float]] | None
+    returns: list[float]
+    recent: list[list[float | None]]
+    episodes: int
+    segments: list[dict[str, Any]]  # the index of the rows (`fidec.store.replay`)
 
 
 class Online:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,14 @@ MODEL = "model.safetensors"
 CARD = "policy.json"
 FORMAT = 1
 _NAMED = 10  # runs in an error message
+
+
+class Card(TypedDict):
+    format: int
+    algo: str
+    options: dict[str, Any]
+    spec: dict[str, Any]
+    info: NotRequired[dict[str, Any] | None]
 
 
 class Policy:
@@ -148,7 +156,7 @@ def load_policy(directory: str | Path) -> Policy:
         raise CheckpointError(f"{directory} is neither a run nor a policy. {_runs_in(directory)}")
     files.verify_manifest(directory)
     compilation.enable()
-    card = files.read_json(directory / CARD)
+    card = files.read_json(directory / CARD, Card)
     try:
         return _from_card(directory, card)
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
@@ -29,11 +29,20 @@ from fidec.train import loop
 from fidec.train.config import RunConfig
 from fidec.train.evaluate import Evaluator
 from fidec.train.identity import Identity, check_identity, check_never_saved, identity_of
-from fidec.train.online import Online, make_online
+from fidec.train.online import Online, Position, make_online
 from fidec.train.policy import Policy
 from fidec.types import Spec
 
 Callback = Callable[[int, dict[str, Any]], object]
+
+
+class Extra(TypedDict):
+    """What a checkpoint of a run holds besides its state."""
+
+    logs: dict[str, int]
+    evaluated: bool
+    identity: NotRequired[Identity]  # runs of older versions have none
+    online: NotRequired[Position | None]
 
 
 class Interrupted(Exception):
@@ -197,7 +206,7 @@ class Session:
             store.verify((extra.get("online") or {}).get("segments"))
 
         template = loop.template(self.algorithm, self.config.seed, batch)
-        restored = self.checkpoints.latest(template, check=None if salvage else check)
+        restored = self.checkpoints.latest(template, None if salvage else check, Extra)
         if restored is None:
             check_never_saved(self.directory)
             self.carry = loop.start(self.algorithm, self.config.seed, batch)

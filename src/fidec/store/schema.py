@@ -1,0 +1,134 @@
+"""JSON that was read from a file, checked before it is used.
+
+A schema is a type: `int`, `str | None`, `list[float]`, `dict[str, int]`, a `Literal`, a `TypedDict` or a dataclass.
+An object may have more keys than its schema names, so that files of newer versions can be read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import types
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,
+    Required,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
+
+DEPTH = 32  # of nested JSON; fidec's own files have less than ten levels
+
+
+def parse_json(text: str | bytes) -> Any:
+    """A value from JSON; ValueError unless all of its numbers are finite and below 2^63, and it is not too deep."""
+    try:
+        value = json.loads(text, parse_int=_whole, parse_float=_real, parse_constant=_real)
+        level, depth = [value], 0
+        while level and depth <= DEPTH:
+            level, depth = [item for each in level for item in _items(each)], depth + 1
+    except RecursionError:
+        depth = DEPTH + 1
+    if depth > DEPTH:
+        raise ValueError(f"it is nested deeper than {DEPTH} levels")
+    return value
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > 20 or not -(2**63) <= (value := int(digits)) < 2**63:
+        raise ValueError(f"the number {digits[:20]}... is too large")
+    return value
+
+
+def _real(digits: str) -> float:
+    if not math.isfinite(value := float(digits)):
+        raise ValueError(f"{digits[:20]} is not a finite number")
+    return value
+
+
+def _items(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def check(value: Any, schema: Any, name: str = "") -> None:
+    """Raise a ValueError, which names the entry, what it is and what was expected, unless `value` fits the schema."""
+    origin, arguments = get_origin(schema), get_args(schema)
+    if origin in (Annotated, Required, NotRequired):
+        check(value, arguments[0], name)
+    elif origin in (Union, types.UnionType):
+        _check_any(value, arguments, schema, name)
+    elif origin is Literal:
+        _expect(value in arguments, value, schema, name)
+    elif is_typeddict(schema) or dataclasses.is_dataclass(schema):
+        _expect(isinstance(value, dict), value, "an object", name)
+        required = getattr(
+            schema, "__required_keys__", ()
+        )  # those of a dataclass have defaults, or the caller checks
+        for key, entry in _fields(schema).items():
+            if key in value:
+                check(value[key], entry, f"{name}.{key}" if name else key)
+            elif key in required and get_origin(entry) is not NotRequired:
+                raise ValueError(f"{f'{name}.{key}' if name else key} is missing")
+    elif (origin or schema) in (list, tuple):
+        _expect(isinstance(value, list | tuple), value, "a list", name)
+        if origin is tuple and ... not in arguments and len(arguments) != len(value):
+            raise ValueError(f"{name} has {len(value)} entries, expected {len(arguments)}")
+        kinds = arguments if origin is tuple and ... not in arguments else arguments[:1] * len(value)
+        for number, (item, kind) in enumerate(zip(value, kinds, strict=False)):
+            check(item, kind, f"{name}[{number}]")
+    elif (origin or schema) in (dict, Mapping):
+        _expect(isinstance(value, dict), value, "an object", name)
+        for key, item in value.items() if arguments else ():
+            check(item, arguments[1], f"{name}.{key}" if name else key)
+    else:
+        _check_plain(value, schema, name)
+
+
+def _check_plain(value: Any, schema: Any, name: str) -> None:
+    """A single value. Any other type, such as one of a plug-in's options, is left to its owner."""
+    if schema in (None, type(None)):
+        _expect(value is None, value, "null", name)
+    elif schema is float:
+        _expect(isinstance(value, int | float) and not isinstance(value, bool), value, "a number", name)
+    elif schema is int:
+        _expect(isinstance(value, int) and not isinstance(value, bool), value, "a whole number", name)
+    elif schema in (str, bool):
+        _expect(isinstance(value, schema), value, schema, name)
+    elif schema is Path:
+        _expect(isinstance(value, str), value, "a path", name)
+
+
+def _check_any(value: Any, schemas: tuple[Any, ...], schema: Any, name: str) -> None:
+    inside: ValueError | None = None  # names the entry of an object or a list
+    for each in schemas:
+        try:
+            check(value, each, name)
+            return
+        except ValueError as error:
+            inside = error if isinstance(value, dict | list) and each is not type(None) else inside
+    if inside is not None:
+        raise inside
+    _expect(False, value, schema, name)
+
+
+def _expect(true: bool, value: Any, expected: Any, name: str) -> None:
+    if not true:
+        words = expected.__name__ if isinstance(expected, type) else str(expected).replace("typing.", "")
+        raise ValueError(f"{name or 'the value'} is {json.dumps(value)[:60]}, expected {words}")
+
+
+@cache
+def _fields(schema: Any) -> dict[str, Any]:
+    try:
+        return get_type_hints(schema, include_extras=True)
+    except (NameError, TypeError):  # names that exist only for a type checker
+        return {}
