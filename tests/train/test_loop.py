@@ -264,7 +264,7 @@ def test_the_first_estimate_of_the_time_left_counts_no_compilation():
         Session._show(run, offset + 20)
     assert stream.getvalue().splitlines() == [
         "step 10/1000",
-        "step 20/1000  10 steps/s  98 s left",
+        "step 20/1000  10 steps/s  2 min left",
         "step 510/1000",
         "step 520/1000  10 steps/s  48 s left",
     ]
