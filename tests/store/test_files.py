@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import tempfile
@@ -19,7 +18,6 @@ from hypothesis import strategies as st
 
 from fidec.errors import CheckpointError, RunError
 from fidec.store import files, trees
-from helpers.faults import failing_call, killed_at_every_write
 
 
 class Pair(NamedTuple):
@@ -223,48 +221,6 @@ def test_a_failed_write_leaves_the_old_content(tmp_path, monkeypatch):
         assert list(tmp_path.iterdir()) == [path]
     files.atomic_write(path, "new")
     assert path.read_text() == "new"
-
-
-REPLACE = """
-    from fidec.store import files
-
-    def prepare(directory):
-        work(directory, "old")
-
-    def work(directory, content):
-        with files.replacing_directory(directory / "policy") as new:
-            for name in "ab":
-                files.atomic_write(new / name, content or "new")
-"""
-
-
-def test_a_directory_that_is_replaced_is_whole_or_comes_back(tmp_path):
-    """Killed at any time, and replaced again after that."""
-    found, directories = [], killed_at_every_write(tmp_path, REPLACE)
-    for directory in directories:
-        final = directory / "policy"
-        found.append(final.exists())
-        files.restore_directory(final)
-        assert {path.name for path in final.iterdir()} == {"a", "b"}
-        assert {path.read_text() for path in final.iterdir()} in ({"old"}, {"new"})
-        with files.replacing_directory(final) as new:
-            (new / "c").touch()
-        assert [path.name for path in directory.iterdir()] == ["policy"]
-        assert [path.name for path in final.iterdir()] == ["c"]
-    assert found.count(False) == 1  # between the two renames
-
-
-def test_a_replacement_that_fails_changes_nothing(tmp_path, monkeypatch):
-    final = tmp_path / "new" / "policy"
-    with files.replacing_directory(final) as new:
-        (new / "a").touch()
-    for n in range(2):
-        failing = failing_call(monkeypatch, ("rename",), n, errno.EIO)
-        with pytest.raises(OSError, match="Input/output"), failing, files.replacing_directory(final):
-            pass
-    with pytest.raises(ZeroDivisionError), files.replacing_directory(final):
-        _ = 1 / 0
-    assert [path.name for path in final.parent.rglob("*")] == ["policy", "a"]
 
 
 def test_a_write_does_not_follow_a_link_in_the_place_of_its_temporary_file(tmp_path):

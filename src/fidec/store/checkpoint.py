@@ -23,6 +23,7 @@ import numpy as np
 
 from fidec.errors import CheckpointError, ConfigError, NonFiniteError
 from fidec.store import files, trees
+from fidec.store.directories import replacing_directory, restore_directory
 
 STATE = "state.safetensors"
 
@@ -94,7 +95,7 @@ class Checkpoints:
         final = self.path(step)
         size = sum(array.nbytes for array in flat.values())
         what = f"the checkpoint of step {step}, {size / 1e6:.1f} MB"
-        with files.writing(final, what), files.replacing_directory(final) as new:
+        with files.writing(final, what), replacing_directory(final) as new:
             trees.save_flat(new / STATE, flat, {"format": "fidec-state-1"})
             files.write_manifest(new, {"step": step, "extra": dict(extra or {})})
         self._remove_old(step)
@@ -156,7 +157,7 @@ class Checkpoints:
         """Undo or finish what a crash interrupted. A failure here costs only space, so it is only reported."""
         try:
             for path in sorted(self.directory.glob(".old-*")):
-                files.restore_directory(self.directory / path.name.removeprefix(".old-"))
+                restore_directory(self.directory / path.name.removeprefix(".old-"))
             for kind in ("tmp", "trash", "old"):
                 for path in self.directory.glob(f".{kind}-*"):
                     files.remove(path)

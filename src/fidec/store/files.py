@@ -83,39 +83,6 @@ def hidden(path: Path, kind: str) -> Path:
     return path.with_name(f".{kind}-{path.name}")
 
 
-@contextlib.contextmanager
-def replacing_directory(final: Path) -> Iterator[Path]:
-    """A new directory to fill in the block. After the block it takes the place of `final` as a whole.
-
-    This takes two renames, between which `final` is missing: one rename cannot replace a directory. An error undoes
-    the first one. After a crash `restore_directory` does so, or the next call.
-    """
-    temporary, former = hidden(final, "tmp"), hidden(final, "old")
-    try:
-        restore_directory(final)
-        remove(temporary)
-        remove(former)
-        temporary.mkdir(parents=True)
-        yield temporary
-        if final.exists():
-            os.rename(final, former)
-        os.rename(temporary, final)
-        fsync_directory(final.parent)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            restore_directory(final)
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    shutil.rmtree(former, ignore_errors=True)
-
-
-def restore_directory(final: Path) -> None:
-    """Give the earlier directory its name back if a replacement ended between its two renames."""
-    former = hidden(final, "old")
-    if former.exists() and not final.exists():
-        os.rename(former, final)
-
-
 def has_entries(directory: Path) -> bool:
     """Whether it is a directory that is not empty."""
     return directory.is_dir() and any(directory.iterdir())

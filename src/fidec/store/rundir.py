@@ -22,6 +22,7 @@ from filelock import FileLock
 
 from fidec.errors import RunError
 from fidec.store import files, lock
+from fidec.store.directories import restore_directory
 from fidec.store.jsonl import read_jsonl
 from fidec.store.logs import REPLAYED
 
@@ -164,7 +165,7 @@ class RunDirectory:
         held = lock.acquire(path / LOCK)
         with contextlib.suppress(OSError):
             _give_back(path)
-            files.restore_directory(path / "policy")
+            restore_directory(path / "policy")
             for leftover in _leftovers(path):
                 files.remove(leftover)
         return cls(path, held)

@@ -21,6 +21,7 @@ import numpy as np
 from fidec import algos, compilation, rng
 from fidec.errors import CheckpointError, ConfigError
 from fidec.store import files, trees
+from fidec.store.directories import read_directory, replacing_directory
 from fidec.store.rundir import runs_below
 from fidec.train.config import config_from_json
 from fidec.types import Spec
@@ -111,7 +112,7 @@ class Policy:
     def save(self, directory: str | Path) -> None:
         """Write the policy to a directory. An earlier one is replaced as a whole."""
         directory = Path(directory)
-        with files.writing(directory, "the policy"), files.replacing_directory(directory) as new:
+        with files.writing(directory, "the policy"), replacing_directory(directory) as new:
             card = {
                 "format": FORMAT,
                 "algo": self.algo,
@@ -146,12 +147,19 @@ class Frames:
 def load_policy(directory: str | Path) -> Policy:
     """Read a policy directory, or the `policy/` of a run. Its hashes are checked, and no code is loaded from it."""
     directory = Path(directory)
-    if not (directory / CARD).exists() and (directory / "policy" / CARD).exists():
+    is_run = (directory / "run.json").exists()
+    if is_run or (not (directory / CARD).exists() and (directory / "policy").is_dir()):
         directory = directory / "policy"
-    if not directory.is_dir():
+    if not directory.is_dir() and not files.hidden(directory, "old").is_dir():  # which takes its place in a moment
+        if is_run:
+            raise CheckpointError(
+                f"the run {directory.parent} has no policy yet: it is saved with the first checkpoint"
+            )
         raise CheckpointError(f"there is no policy at {directory}: no such directory")
-    if (directory / "run.json").exists():
-        raise CheckpointError(f"the run {directory} has no policy yet: it is saved with the first checkpoint")
+    return read_directory(directory, lambda: _read_policy(directory))  # training may save it meanwhile
+
+
+def _read_policy(directory: Path) -> Policy:
     if not any((directory / name).exists() for name in (CARD, MODEL, files.MANIFEST)):
         raise CheckpointError(f"{directory} is neither a run nor a policy. {_runs_in(directory)}")
     files.verify_manifest(directory)
@@ -159,7 +167,7 @@ def load_policy(directory: str | Path) -> Policy:
     card = files.read_json(directory / CARD, Card)
     try:
         return _from_card(directory, card)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise CheckpointError(
             f"{directory / CARD} does not describe a policy: {type(error).__name__}: {error}"
         ) from error
