@@ -194,7 +194,7 @@ def _check_row_use(info: dict[str, Any]) -> list[Finding]:
     if count := info.get("next_state_rows", 0):
         text = (
             f"{count} of {info['rows']} rows are used only as the next state of the row before: the last row of an "
-            "episode that was cut has no next state of its own. To use its action too, give next_observations."
+            "episode that was cut has no next state of its own."
         )
         findings.append(Finding("ok", "next state", text))
     if count := info.get("unused_rows", 0):
