@@ -9,11 +9,12 @@ import sys
 import gymnasium
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import fidec
 from fidec.envs.frames import FrameStack
-from fidec.errors import CheckpointError, ConfigError
-from fidec.store import files
+from fidec.errors import CheckpointError, ConfigError, FidecError
+from fidec.store import files, trees
 from fidec.store.rundir import RunDirectory
 from fidec.train.policy import Frames
 from helpers.runs import random_columns
@@ -135,6 +136,31 @@ def test_missing_files_and_other_formats(run, tmp_path):
     (run / "policy" / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"model\.safetensors is missing"):
         fidec.load_policy(run)
+
+
+def test_numbers_that_no_policy_can_act_with_are_refused(run):
+    path, card = run / "policy" / "policy.json", json.loads((run / "policy" / "policy.json").read_text())
+    for changes, words in (
+        ({"action_low": [0.0, 3.0]}, r"action_low \(0\.0, 3\.0\) is not below action_high"),
+        ({"action_low": [0.0, 1e300]}, r"action_low is .*expected finite numbers of shape \(2,\)"),
+        ({"action_high": [1.0]}, "action_high is .*expected finite numbers"),
+        ({"action_high": None}, "action_high is None"),
+        ({"observation_mean": [0.0, None, 0.0]}, "observation_mean"),
+        ({"observation_std": [1.0, 0.0, 1.0]}, "observation_std is .*expected positive"),
+        ({"action_dim": 0}, "have to be positive"),
+    ):
+        files.write_json(path, {**card, "spec": {**card["spec"], **changes}})
+        files.write_manifest(path.parent)
+        with pytest.raises(FidecError, match=words):
+            fidec.load_policy(run)
+    files.write_json(path, card)
+    for number in (np.nan, np.inf):
+        weight = load_file(path.with_name("model.safetensors"))["weight"]
+        weight[1, 1] = number
+        trees.save_tree(path.with_name("model.safetensors"), {"weight": weight})
+        files.write_manifest(path.parent)
+        with pytest.raises(CheckpointError, match="leaf 'weight' holds 1 non-finite number of 6"):
+            fidec.load_policy(run)
 
 
 def test_observations_of_another_shape(run):

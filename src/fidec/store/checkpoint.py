@@ -184,14 +184,8 @@ class Checkpoints:
 
 
 def _check_finite(step: int, flat: dict[str, np.ndarray]) -> None:
-    for name, array in flat.items():
-        if array.dtype.kind in "biu" or np.isfinite(array).all():
-            continue
-        count = int(np.size(array) - np.isfinite(array).sum())
-        raise NonFiniteError(
-            f"the state of step {step} is not saved: leaf {name!r} holds {count} non-finite "
-            f"number{'s' if count > 1 else ''} of {array.size}. The earlier checkpoints are intact."
-        )
+    if text := trees.describe_non_finite(flat):
+        raise NonFiniteError(f"the state of step {step} is not saved: {text}. The earlier checkpoints are intact.")
 
 
 def _on_device(state: Any) -> Any:

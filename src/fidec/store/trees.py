@@ -75,6 +75,15 @@ def unflatten_like(template: Any, flat: Mapping[str, np.ndarray]) -> Any:
     return jax.tree_util.tree_unflatten(structure, [flat[name] for name in wanted])
 
 
+def describe_non_finite(flat: Mapping[str, np.ndarray]) -> str | None:
+    """The first leaf that holds NaN or infinity, in words; None if there is none."""
+    for name, array in flat.items():
+        if array.dtype.kind not in "biu" and not np.isfinite(array).all():
+            count = int(np.size(array) - np.isfinite(array).sum())
+            return f"leaf {name!r} holds {count} non-finite number{'s' if count > 1 else ''} of {array.size}"
+    return None
+
+
 def save_tree(path: str | Path, tree: Any, metadata: Mapping[str, str] | None = None) -> None:
     """Write an array-only pytree to one safetensors file, atomically."""
     save_flat(path, flatten_tree(tree), metadata)

@@ -185,12 +185,42 @@ def _from_card(directory: Path, card: dict[str, Any]) -> Policy:
     if card.get("format") != FORMAT:
         raise CheckpointError(f"{directory / CARD} has format {card.get('format')!r}, this fidec reads {FORMAT}")
     spec = config_from_json(Spec, card["spec"])
+    _check_spec(directory / CARD, spec)
     method = algos.get(card["algo"])
     options = config_from_json(method.config_for(card["options"]), card["options"])
     algorithm = method.build(options, spec)
     template = jax.eval_shape(lambda key: algorithm.policy(algorithm.init(key)), rng.stream(0, "init"))
-    state = jax.tree.map(jnp.asarray, trees.load_tree(directory / MODEL, template))
+    loaded = trees.load_tree(directory / MODEL, template)
+    if text := trees.describe_non_finite(trees.flatten_tree(loaded)):
+        raise CheckpointError(
+            f"{directory / MODEL}: {text}. Such a policy cannot act. Take it from another checkpoint."
+        )
+    state = jax.tree.map(jnp.asarray, loaded)
     return Policy(card["algo"], options, spec, state, card.get("info"))
+
+
+def _check_spec(path: Path, spec: Spec) -> None:
+    """Raise unless shapes, action bounds and normalisation of a stored specification can be used."""
+
+    def refuse(text: str) -> CheckpointError:
+        return CheckpointError(f"{path}: {text}. The policy was changed or written by another program.")
+
+    if min(*spec.observation_shape, spec.action_dim, spec.frame_stack, len(spec.observation_shape)) < 1:
+        raise refuse("observation_shape, action_dim and frame_stack have to be positive")
+    for first, second, shape in (
+        ("action_low", "action_high", (spec.action_dim,)),
+        ("observation_mean", "observation_std", spec.observation_shape),
+    ):
+        values = [getattr(spec, first), getattr(spec, second)]
+        if values == [None, None]:
+            continue
+        for name, value in zip((first, second), values, strict=True):
+            if value is None or np.shape(value) != shape or np.abs(value).max() > np.finfo(np.float32).max:
+                raise refuse(f"{name} is {value}, expected finite numbers of shape {shape}")
+        if first == "action_low" and not np.less(*values).all():
+            raise refuse(f"action_low {values[0]} is not below action_high {values[1]}")
+        if first == "observation_mean" and not np.greater(values[1], 0).all():
+            raise refuse(f"observation_std is {values[1]}, expected positive numbers")
 
 
 def select_act(algorithm: algos.Algorithm, candidates: int = 1, return_base: bool = False) -> Callable[..., Any]:
