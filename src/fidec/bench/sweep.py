@@ -78,7 +78,7 @@ class SweepJob(RunJob):
 
 def _compared(config: RunConfig) -> dict[str, Any]:
     """The values that must be equal for a run to be the one that is asked for."""
-    own = {name: getattr(config, name) for name in ("steps", "online_steps", "env")}
+    own = {name: getattr(config, name) for name in ("steps", "online_steps", "env", "init_from")}
     return {**config.fixed(), **own, **(online_fields(config.online) if config.online_steps else {})}
 
 

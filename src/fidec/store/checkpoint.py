@@ -43,6 +43,14 @@ class Restored(NamedTuple):
     extra: dict[str, Any]
 
 
+class Newest(NamedTuple):
+    """A checkpoint that passed every check, as arrays by their paths."""
+
+    step: int
+    arrays: dict[str, np.ndarray]
+    extra: dict[str, Any]
+
+
 def _to_stderr(message: str) -> None:
     print(f"warning: {message}", file=sys.stderr)
 
@@ -112,6 +120,20 @@ class Checkpoints:
         either. `check` gets `extra`, which fits the `schema`, and may raise `CheckpointError` if a file that it
         refers to is damaged.
         """
+        newest = self.newest(check)
+        if newest is None:
+            return None
+        try:
+            state = trees.unflatten_like(template, newest.arrays)
+        except CheckpointError as error:
+            path = self.path(newest.step)
+            raise CheckpointError(
+                f"the checkpoint {path} is intact but belongs to another configuration: {error}"
+            ) from error
+        return Restored(newest.step, _on_device(state), newest.extra)
+
+    def newest(self, check: Callable[[dict[str, Any]], None] | None = None) -> Newest | None:
+        """`latest`, whatever the structure of its state."""
         tried: set[int] = set()
         damaged: list[int] = []
         intact: list[int] = []  # of these, what is damaged only in a file that it refers to
@@ -135,13 +157,7 @@ class Checkpoints:
                     intact += [step] * own
                     self.warn(f"the checkpoint of step {step} is damaged and is not used: {error}")
                 continue
-            try:
-                state = trees.unflatten_like(template, flat)
-            except CheckpointError as error:
-                raise CheckpointError(
-                    f"the checkpoint {path} is intact but belongs to another configuration: {error}"
-                ) from error
-            return Restored(step, _on_device(state), record["extra"])
+            return Newest(step, flat, record["extra"])
         if damaged:
             advice = "the run cannot be resumed. Restore one from a copy, or start again with --overwrite."
             if intact:

@@ -8,6 +8,7 @@ train.jsonl  eval.jsonl  episodes.jsonl  exploration.jsonl   the logs, without w
 time.jsonl        wall-clock                       run.log           messages
 tb/  checkpoints/  policy/
 replay/           transitions of the online phase; the checkpoints refer to them
+init/             the state that a run started from, if that is of another run
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ STATES = ("running", "done", "failed", "preempted")
 CONTENTS = (
     *("config.json", "environment.json", "status.json", "run.log"),
     *("train.jsonl", "eval.jsonl", "episodes.jsonl", "exploration.jsonl", "time.jsonl"),
-    *("tb", "checkpoints", "replay", "policy", "audit"),
+    *("tb", "checkpoints", "replay", "policy", "audit", "init"),
 )
 # Of these, what a run without a step does not have, or has empty.
 RESULTS = (*(f"{name}.jsonl" for name in REPLAYED), "checkpoints", "replay", "policy", "audit")

@@ -104,6 +104,9 @@ class RunConfig:
     """Check your own data before training: print warnings and stop at errors. `fidec data check` shows everything."""
     data_dir: Path | None = None
     """Directory of the OGBench and D4RL data files. By default the cache directory, which `fidec doctor` shows."""
+    init_from: Path | None = None
+    """Start from the newest checkpoint of this run: its networks, targets and optimisers, and its observation
+    statistics, at step 0. The method, the sizes of its networks and the shapes of the data must be equal."""
     memory_limit: float | None = None
     """GB. Data larger than this is not copied to the device as a whole. Its batches are read from main memory, or,
     for large images in npz files, from the disk. By default half of the device's free memory."""
@@ -212,7 +215,7 @@ class RunConfig:
     def to_json(self) -> dict[str, Any]:
         """Values for a JSON file, from which `from_json` makes an equal configuration."""
         values = dataclasses.asdict(self)
-        for name in ("data_dir", "out"):
+        for name in ("data_dir", "out", "init_from"):
             values[name] = None if values[name] is None else str(values[name])
         return values
 
@@ -225,6 +228,7 @@ class RunConfig:
             "env",
             "out",
             "data_dir",
+            "init_from",
             "check_data",
             "memory_limit",
             "eval_envs",
@@ -244,7 +248,7 @@ class RunConfig:
             options = values.pop("options", None) or {}
             options = config_from_json(algos.get(values["algo"]).config_for(options), options)
             values["online"] = config_from_json(OnlineConfig, values.get("online") or {})
-            for name in ("data_dir", "out"):
+            for name in ("data_dir", "out", "init_from"):
                 values[name] = None if values.get(name) is None else Path(values[name])
             for name in ("action_low", "action_high"):
                 values[name] = None if values.get(name) is None else tuple(values[name])

@@ -82,6 +82,7 @@ def _with_places(path: Path, values: dict[str, Any]) -> dict[str, Any]:
         if values.get(name) is not None:
             with naming(f"{path}: {name}"):
                 values[name] = source_from(path.parent, values[name])
-    if values.get("data_dir") is not None:
-        values["data_dir"] = (path.parent / values["data_dir"].expanduser()).absolute()
+    for name in ("data_dir", "init_from"):
+        if values.get(name) is not None:
+            values[name] = (path.parent / values[name].expanduser()).absolute()
     return values

@@ -9,6 +9,7 @@ from fidec.errors import RunError
 from fidec.store.checkpoint import Restored
 from fidec.store.rundir import RunDirectory, results_of
 from fidec.train.config import RunConfig
+from fidec.train.initial import Initial
 
 
 class Identity(TypedDict):
@@ -19,10 +20,13 @@ class Identity(TypedDict):
     buffer: str | None
 
 
-def identity_of(config: RunConfig, dataset: OfflineDataset, buffer: OfflineDataset | None) -> Identity:
-    """The options that a resumed run cannot change, and the hashes of its data."""
+def identity_of(
+    config: RunConfig, dataset: OfflineDataset, buffer: OfflineDataset | None, initial: Initial | None = None
+) -> Identity:
+    """The options that a resumed run cannot change, and the hashes of its data and of another run's state."""
     second = None if buffer is None else buffer.sha256
-    return {"config": config.fixed(), "data": dataset.sha256, "buffer": second}
+    start = {} if initial is None else {"init": initial.sha256}
+    return {"config": config.fixed(), "data": dataset.sha256, "buffer": second, **start}
 
 
 def check_identity(directory: RunDirectory, restored: Restored, own: Identity) -> None:
@@ -36,9 +40,9 @@ def check_identity(directory: RunDirectory, restored: Restored, own: Identity) -
         if name in saved["config"] and saved["config"][name] != value
     ]
     other += [
-        f"{name} with SHA-256 {str(saved[name])[:12]}, now {str(own[name])[:12]}"
-        for name in ("data", "buffer")
-        if saved[name] != own[name]
+        f"{name} with SHA-256 {str(saved.get(name))[:12]}, now {str(own.get(name))[:12]}"
+        for name in ("data", "buffer", "init")
+        if saved.get(name) != own.get(name)
     ]
     if other:
         raise RunError(

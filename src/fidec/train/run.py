@@ -23,6 +23,7 @@ from fidec.train import loop
 from fidec.train.buffer import check_buffer
 from fidec.train.config import OnlineConfig, RunConfig, resolve, resolve_online, task_options
 from fidec.train.configfile import ARRAYS
+from fidec.train.initial import Initial, check_initial, with_initial
 from fidec.train.policy import select_act
 from fidec.train.session import Callback, Session, open_session, spec_of
 from fidec.types import Spec
@@ -70,6 +71,7 @@ def train(
     if env is not None:
         config = dataclasses.replace(config, env=describe_env(env))
     own_arrays = dataset is not None and config.data is None
+    config, initial = (config, None) if config.init_from is None else with_initial(config)
     config = resolve(config)
     if own_arrays and (config.action_low is not None or config.action_high is not None):
         raise ConfigError("action_low and action_high are for a data source: give them to dataset_from_arrays")
@@ -84,11 +86,13 @@ def train(
     dataset, buffer = _load(config, dataset, buffer)
     if config.rendering is None and dataset.spec.images:
         config = dataclasses.replace(config, rendering=dataset.info.get("rendering") or "exact")
-    _check_method(config, spec_of(config, dataset))
+    _check_method(config, spec_of(config, dataset, initial), initial)
     config = _with_data(config, dataset)
     assert config.out is not None
     warnings = _check_data(config, dataset)
     with RunDirectory.create(config.out, overwrite=overwrite) as directory:
+        if initial is not None:
+            initial.save(directory.path)
         directory.write_config(config.to_json())
         return _train(config, dataset, buffer, _factory(config, env), directory, quiet, callback, warnings)
 
@@ -271,12 +275,14 @@ def _with_data(config: RunConfig, dataset: OfflineDataset) -> RunConfig:
     return dataclasses.replace(config, online=online)
 
 
-def _check_method(config: RunConfig, spec: Spec) -> None:
-    """Raise if the method cannot use this data, or cannot act as the evaluations will ask it to."""
+def _check_method(config: RunConfig, spec: Spec, initial: Initial | None) -> None:
+    """Raise if the method cannot use this data or state, or cannot act as the evaluations will ask it to."""
     algorithm = algos.get(config.algo).build(config.options, spec)
+    key = rng.stream(config.seed, "evaluate")
+    if initial is not None:
+        check_initial(config, initial, spec, jax.eval_shape(algorithm.init, key))
     if config.env_name is None:
         return
-    key = rng.stream(config.seed, "evaluate")
     observation = jax.ShapeDtypeStruct(spec.observation_shape, spec.observation_dtype)
     state = jax.eval_shape(algorithm.init, key)
     jax.eval_shape(select_act(algorithm, config.candidates), state, observation, key)

@@ -29,6 +29,7 @@ from fidec.train import loop
 from fidec.train.config import RunConfig
 from fidec.train.evaluate import Evaluator
 from fidec.train.identity import Identity, check_identity, check_never_saved, identity_of
+from fidec.train.initial import Initial, read_initial
 from fidec.train.online import Online, Position, make_online
 from fidec.train.policy import Policy
 from fidec.types import Spec
@@ -81,7 +82,8 @@ def open_session(
     `stack` closes what is opened. Environments are started later (`Session.start_environments`). With `salvage` the
     run does without rows of its replay buffer and of its logs that are damaged.
     """
-    spec = spec_of(config, dataset)
+    initial = None if config.init_from is None else read_initial(directory.path)
+    spec = spec_of(config, dataset, initial)
     sampling = Sampling.of(dataset.spec, config.frame_stack, config.augment, config.buffer_fraction)
     feed = _open_feed(config, dataset, buffer, sampling)
     stack.callback(feed.close)
@@ -99,18 +101,22 @@ def open_session(
         checkpoints=Checkpoints(directory.checkpoints, config.keep_checkpoints, warn=journal.message),
         journal=journal,
         signals=signals,
-        identity=identity_of(config, dataset, buffer),
+        identity=identity_of(config, dataset, buffer, initial),
         callback=callback,
         declaration=env.declaration if env is not None else "",
     )
     store = ReplayStore(directory.replay)
-    restored = session.restore(store, salvage)
+    restored = session.restore(store, salvage, initial)
     if isinstance(feed, HostFeed):
         where = "their file" if dataset.mapped else "main memory"
         journal.message(
             f"{dataset.name} takes {dataset.nbytes / 1e9:.1f} GB, more than the memory limit: its rows stay in "
             f"{where} and are read when they are drawn"
         )
+    if initial is not None and restored is None:
+        journal.message(f"starts from {initial.origin}")
+        if spec.observation_mean is not None:
+            journal.message("observations are normalised with the statistics of that run, not of this data")
     if restored is not None:
         journal.message(f"resumed {directory.path} at step {session.step}")
     facts = {"buffer": _facts(buffer)} if buffer is not None else {}
@@ -121,12 +127,18 @@ def open_session(
     return session
 
 
-def spec_of(config: RunConfig, dataset: OfflineDataset) -> Spec:
-    """What the method knows about the data: stacked frames, or the statistics of the observations."""
+def spec_of(config: RunConfig, dataset: OfflineDataset, initial: Initial | None = None) -> Spec:
+    """What the method knows about the data: stacked frames, or the statistics of the observations.
+
+    Networks of another run (`initial`) keep its statistics: with those of this data they would see other inputs.
+    """
     spec = dataset.spec.stacked(config.frame_stack)
     if spec.images or not config.normalize_observations:
         return spec
-    mean, std = dataset.observation_statistics
+    if initial is None:
+        mean, std = dataset.observation_statistics
+    else:
+        mean, std = initial.spec.observation_mean, initial.spec.observation_std
     return replace(spec, observation_mean=mean, observation_std=std)
 
 
@@ -198,8 +210,8 @@ class Session:
     _warm: bool = False  # whether a dispatch was made since the last compilation
     _mark: tuple[float, int] = (0.0, 0)  # time and step from which the speed is measured
 
-    def restore(self, store: ReplayStore, salvage: bool) -> Restored | None:
-        """Continue from the newest intact checkpoint, which is returned, or start from nothing."""
+    def restore(self, store: ReplayStore, salvage: bool, initial: Initial | None = None) -> Restored | None:
+        """Continue from the newest intact checkpoint, which is returned, or start from nothing or from `initial`."""
         batch = loop.example_batch(self.feed.example, self.sampling)
 
         def check(extra: dict[str, Any]) -> None:
@@ -210,6 +222,8 @@ class Session:
         if restored is None:
             check_never_saved(self.directory)
             self.carry = loop.start(self.algorithm, self.config.seed, batch)
+            if initial is not None:
+                self.carry = self.carry._replace(state=initial.state_like(self.carry.state))
             self.journal.log.resume(None)
         else:
             check_identity(self.directory, restored, self.identity)
