@@ -93,11 +93,12 @@ def evaluate(
 
     By default in the run's environment. One that was given to `fit` as a function has to be given again. The means
     are under "refined", or under "policy" if the method refines no base policy, as bc. With `base` the behaviour flow
-    is evaluated on the same episodes. `video` is the path of an mp4 of the first three episodes; if it
-    cannot be written, a warning says why.
-    `choices` are `seed`, `envs` (processes) and `candidates`.
+    is evaluated on the same episodes. `video` is the path of an mp4 of the first three episodes; if it cannot be
+    written, a warning says why. `choices` are `seed`, `envs` (processes), `candidates`, and `noise`, the factor of
+    the policy's random draws.
     """
-    _check_names("evaluate", choices, {"seed", "envs", "candidates"}, {"env", "task", "episodes", "base", "video"})
+    known = {"seed", "envs", "candidates", "noise"}
+    _check_names("evaluate", choices, known, {"env", "task", "episodes", "base", "video"})
     if video is not None:
         check_video(Path(video))
     assessment = Assessment.of(directory, task=task, env=env, **choices)

@@ -492,6 +492,10 @@ def test_eval_repeats_the_last_evaluation(cli, tiny_env, npz, compile_cache, tmp
     assert result["episodes"]["base"] != result["episodes"]["refined"]
     assert set(result["gain"]) >= {"mean", "low", "high"}
 
+    still = json.loads(cli("eval", "run", "--episodes", 3, "--base", "--noise", 0, "--json")[1])
+    assert (result["noise"], still["noise"]) == (1.0, 0.0)
+    assert still["episodes"]["refined"] == still["episodes"]["base"] == result["episodes"]["base"]
+
     shutil.copytree("run/policy", "elsewhere")
     table = cli("eval", "elsewhere", "--episodes", 3, "--seed", 9)[1]
     assert "success" in table
@@ -499,6 +503,7 @@ def test_eval_repeats_the_last_evaluation(cli, tiny_env, npz, compile_cache, tmp
     assert [row["seed"] for row in given["episodes"]["refined"]] == [episode_seed(9, k) for k in range(2)]
     check_error(cli("eval", "run", "--episodes", 0), 2, "--episodes")
     check_error(cli("eval", "run", "--seed", -1), 2, "seed")
+    check_error(cli("eval", "run", "--noise", -1), 2, "noise must be a finite number")
     check_error(cli("eval", "run", "--task", "cube-singel-play-v0"), 2, "no task")
 
 

@@ -16,7 +16,7 @@ from fidec.envs.frames import FrameStack
 from fidec.errors import CheckpointError, ConfigError, FidecError
 from fidec.store import files, trees
 from fidec.store.rundir import RunDirectory
-from fidec.train.policy import Frames
+from fidec.train.policy import Frames, noise_option
 from helpers.runs import random_columns
 
 
@@ -56,6 +56,32 @@ def test_the_sequence_of_actions_can_be_repeated(run):
     np.testing.assert_array_equal(first, [policy(observation) for _ in range(3)])
     policy.reset(seed=1)
     assert not np.array_equal(first[0], policy(observation))
+
+
+def test_the_noise_can_be_scaled(run):
+    policy, observation = fidec.load_policy(run), np.ones(3)
+    first = policy(observation)
+    policy.reset()
+    np.testing.assert_array_equal(policy(observation, noise=1.0), first)
+    still = policy(observation, noise=0.0)
+    np.testing.assert_array_equal(still, policy(observation, noise=0))
+    np.testing.assert_array_equal(still, policy(observation, noise=0.0, return_base=True)[1])
+    policy.reset()
+    policy.warm_up(noise=0.5)
+    half = policy(observation, noise=0.5)
+    np.testing.assert_allclose(half - still, 0.5 * (first - still), atol=1e-5)
+    for noise in (-0.1, np.nan, np.inf):
+        with pytest.raises(ConfigError, match="noise must be a finite number"):
+            policy(observation, noise=noise)
+
+
+def test_a_method_without_the_keyword_acts_with_its_own_noise_only():
+    def act(state, observations, key):
+        return observations
+
+    assert noise_option(act, 1.0) == {}
+    with pytest.raises(ConfigError, match="cannot scale its noise, so noise must be 1, not 0"):
+        noise_option(act, 0)
 
 
 def test_saved_again_it_is_the_same(run, tmp_path):

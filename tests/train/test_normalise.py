@@ -13,7 +13,7 @@ import fidec
 from fidec.audit.run import audit
 from fidec.errors import ConfigError, DataError
 from fidec.train.config import RunConfig, resolve
-from fidec.train.policy import Policy
+from fidec.train.policy import Policy, noise_option
 from helpers.algorithms import make_batch
 
 OPTIONS = {"hidden": (8,), "flow_steps": 2}
@@ -80,7 +80,8 @@ def test_every_function_of_a_method_sees_normalised_observations(name):
         before, after = getattr(plain, function), getattr(normalised, function)
         assert (before is None) == (after is None)
         if before is not None:
-            a, b = before(state, own, key), after(state, batch.observations, key)
+            how = {} if function == "explore" else noise_option(after, 0.5)
+            a, b = before(state, own, key, **how), after(state, batch.observations, key, **how)
             jax.tree.map(np.testing.assert_array_equal, a, b)
     if plain.choose is not None:
         a, b = plain.choose(state, own, key, 3), normalised.choose(state, batch.observations, key, 3)

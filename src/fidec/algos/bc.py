@@ -40,7 +40,7 @@ def make(config: BCConfig, spec: Spec) -> Algorithm:
 
         return backbone.descend(state, {"actor": actor_loss}, adam)
 
-    def act(state: State, observations, key):
+    def act(state: State, observations, key, noise=1.0):
         return jnp.clip(actor.apply(state.params["actor"], observations), -1.0, 1.0)
 
     return Algorithm(init, update, act, lambda state: backbone.keep_params(state, "actor"))

@@ -94,11 +94,11 @@ def make(config: CACConfig, spec: Spec) -> Algorithm:
         """f(s, ., .)."""
         return consistency.consistent(lambda x, sigma: actor.apply(params, observations, x, sigma))
 
-    def draw(params, observations, key, number):
-        """(number, *batch, d) actions."""
+    def draw(params, observations, key, number, noise=1.0):
+        """(number, *batch, d) actions. `noise` scales the noise of each step."""
         keys = jax.random.split(key, len(config.sample_sigmas))
-        noise = jnp.stack([backbone.noise_for(k, observations, spec, number) for k in keys])
-        actions = consistency.sample(function(params, observations), noise, config.sample_sigmas)
+        draws = jnp.stack([backbone.noise_for(k, observations, spec, number) for k in keys])
+        actions = consistency.sample(function(params, observations), noise * draws, config.sample_sigmas)
         return jnp.clip(actions, -1.0, 1.0)
 
     def init(key: PRNGKey) -> State:
@@ -138,15 +138,15 @@ def make(config: CACConfig, spec: Spec) -> Algorithm:
         target_rates = {"critic": config.target_rate, "actor": jnp.where(due, config.ema_rate, 0.0)}
         return backbone.descend(state, {"critic": critic_loss, "actor": actor_loss}, adams, target_rates)
 
-    def choose(state: State, observations, key, candidates: int):
+    def choose(state: State, observations, key, candidates: int, noise=1.0):
         draw_key, pick_key = jax.random.split(key)
-        actions = draw(state.params["actor"], observations, draw_key, candidates)
+        actions = draw(state.params["actor"], observations, draw_key, candidates, noise)
         q = critic.apply(state.target["critic"], observations, actions).min(axis=0)
         # The argmax of q plus Gumbel noise is a draw from softmax(q).
-        return policies.best_of(actions, q + jax.random.gumbel(pick_key, q.shape))
+        return policies.best_of(actions, q + noise * jax.random.gumbel(pick_key, q.shape))
 
-    def act(state: State, observations, key):
-        return choose(state, observations, key, config.samples)
+    def act(state: State, observations, key, noise=1.0):
+        return choose(state, observations, key, config.samples, noise)
 
     def policy(state: State) -> State:
         return backbone.keep_params(state, "actor")._replace(target={"critic": state.target["critic"]})

@@ -139,7 +139,7 @@ def make(config: CalQLConfig, spec: Spec) -> Algorithm:
         )
         return backbone.descend(state, losses, optimisers, config.target_rate)
 
-    def act(state: State, observations, key):
+    def act(state: State, observations, key, noise=1.0):
         return jnp.tanh(actor.apply(state.params["actor"], observations)[0])
 
     return Algorithm(

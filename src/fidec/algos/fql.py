@@ -76,10 +76,10 @@ def make(config: FQLConfig, spec: Spec) -> Algorithm:
         losses = {"critic": critic_loss, "flow": flow_loss, "policy": policy_loss}
         return backbone.descend(state, losses, adam, config.target_rate, frozen=backbone.frozen_modules(config))
 
-    def act_with_base(state: State, observations, key, candidates: int = 1):
-        noise = backbone.noise_for(key, observations, spec, candidates)
-        actions = jnp.clip(student.apply(state.params["policy"], observations, noise), -1.0, 1.0)
-        base = teacher.sample(state.params["flow"], observations, noise)
+    def act_with_base(state: State, observations, key, candidates: int = 1, noise=1.0):
+        start = noise * backbone.noise_for(key, observations, spec, candidates)
+        actions = jnp.clip(student.apply(state.params["policy"], observations, start), -1.0, 1.0)
+        base = teacher.sample(state.params["flow"], observations, start)
         if candidates == 1:
             return actions[0], base[0]
         q = critic.apply(state.params["critic"], observations, actions).mean(axis=0)

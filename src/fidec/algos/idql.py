@@ -96,11 +96,13 @@ class DiffusionPolicy:
 
         return loss
 
-    def sample(self, params: Params, observations: Any, key: PRNGKey, spec: Spec, number: int) -> jax.Array:
-        """`number` actions for each observation, along the leading axis."""
+    def sample(
+        self, params: Params, observations: Any, key: PRNGKey, spec: Spec, number: int, noise=1.0
+    ) -> jax.Array:
+        """`number` actions for each observation, along the leading axis. `noise` scales the noise of each step."""
         keys = jax.random.split(key, len(self.schedule.beta))
-        noise = jax.vmap(lambda k: backbone.noise_for(k, observations, spec, number))(keys)
-        return diffusion.sample(self.schedule, self.predictor(params, observations), noise)
+        draws = jax.vmap(lambda k: backbone.noise_for(k, observations, spec, number))(keys)
+        return diffusion.sample(self.schedule, self.predictor(params, observations), noise * draws)
 
 
 def value_networks(config: DiffusionConfig) -> tuple[Any, Any]:
@@ -135,8 +137,8 @@ def make(config: IDQLConfig, spec: Spec) -> Algorithm:
         losses = value_losses(config, critic, value, state.target["critic"], batch)
         return backbone.descend(state, losses | {"denoiser": behaviour.loss(batch, key)}, adams, rates)
 
-    def act_with_base(state: State, observations, key, candidates: int = config.samples):
-        drawn = behaviour.sample(state.target["denoiser"], observations, key, spec, candidates)
+    def act_with_base(state: State, observations, key, candidates: int = config.samples, noise=1.0):
+        drawn = behaviour.sample(state.target["denoiser"], observations, key, spec, candidates, noise)
         q = critic.apply(state.target["critic"], observations, drawn).min(axis=0)
         return policies.best_of(drawn, q), drawn[0]  # the first one is a sample of the behaviour
 

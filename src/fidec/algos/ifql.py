@@ -55,9 +55,9 @@ def make(config: IFQLConfig, spec: Spec) -> Algorithm:
         losses = value_losses(config, critic, value, state.target["critic"], batch) | {"flow": flow_loss}
         return backbone.descend(state, losses, adam, config.target_rate, frozen=backbone.frozen_modules(config))
 
-    def act_with_base(state: State, observations, key, candidates: int = config.samples):
-        noise = backbone.noise_for(key, observations, spec, candidates)
-        drawn = behaviour.sample(state.params["flow"], observations, noise)
+    def act_with_base(state: State, observations, key, candidates: int = config.samples, noise=1.0):
+        start = noise * backbone.noise_for(key, observations, spec, candidates)
+        drawn = behaviour.sample(state.params["flow"], observations, start)
         q = critic.apply(state.params["critic"], observations, drawn).min(axis=0)
         return policies.best_of(drawn, q), drawn[0]  # the first one is a sample of the behaviour
 

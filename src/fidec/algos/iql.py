@@ -92,7 +92,7 @@ def make(config: IQLConfig, spec: Spec) -> Algorithm:
         losses = value_losses(config, critic, value, state.target["critic"], batch) | {"actor": actor_loss}
         return backbone.descend(state, losses, adam, config.target_rate)
 
-    def act(state: State, observations, key):
+    def act(state: State, observations, key, noise=1.0):
         return jnp.clip(actor.apply(state.params["actor"], observations), -1.0, 1.0)
 
     def explore(state: State, observations, key):

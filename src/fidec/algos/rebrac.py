@@ -104,7 +104,7 @@ def make(config: ReBRACConfig, spec: Spec) -> Algorithm:
         }
         return State(params, if_due(target, state.target), optimiser, state.step + 1), metrics
 
-    def act(state: State, observations, key):
+    def act(state: State, observations, key, noise=1.0):
         return jnp.tanh(actor.apply(state.params["actor"], observations))
 
     def explore(state: State, observations, key):

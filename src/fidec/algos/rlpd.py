@@ -131,7 +131,7 @@ def make(config: RLPDConfig, spec: Spec) -> Algorithm:
         )
         return backbone.descend(state, losses, adam, config.target_rate)
 
-    def act(state: State, observations, key):
+    def act(state: State, observations, key, noise=1.0):
         return jnp.tanh(actor.apply(state.params["actor"], observations)[0])
 
     return Algorithm(

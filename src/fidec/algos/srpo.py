@@ -96,7 +96,7 @@ def make(config: SRPOConfig, spec: Spec) -> Algorithm:
         losses |= {"denoiser": behaviour.loss(batch, denoiser_key), "policy": policy_loss}
         return backbone.descend(state, losses, adams, rates)
 
-    def act(state: State, observations, key):
+    def act(state: State, observations, key, noise=1.0):
         return jnp.tanh(actor.apply(state.params["policy"], observations))
 
     return Algorithm(init, update, act, lambda state: backbone.keep_params(state, "policy"))

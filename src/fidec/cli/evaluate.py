@@ -29,6 +29,8 @@ class EvalArgs:
     that refine one."""
     candidates: int | None = None
     """Actions drawn for each observation, of which the critic picks the best; by default the run's number."""
+    noise: float = 1.0
+    """Factor of the policy's random draws: 1 acts as published, 0 without noise."""
     seed: int | None = None
     """Seed of the episodes. By default the run's, with the episodes of its last evaluation (--eval-seeds)."""
     envs: int = 0
@@ -56,7 +58,13 @@ def main(argv: list[str]) -> int:
         check_video(args.video)
     import_from_here()
     assessment = Assessment.of(
-        args.directory, task=args.task, env=args.env, seed=args.seed, envs=args.envs, candidates=args.candidates
+        args.directory,
+        task=args.task,
+        env=args.env,
+        seed=args.seed,
+        envs=args.envs,
+        candidates=args.candidates,
+        noise=args.noise,
     )
     result = assessment.evaluate(args.episodes, base=args.base)
     if not args.json:
@@ -75,7 +83,8 @@ def main(argv: list[str]) -> int:
 
 def print_comparison(result: dict[str, Any]) -> None:
     """A short table with intervals."""
-    print(f"{result['environment']}, step {result['step']}, seed {result['seed']}")
+    noise = "" if result.get("noise", 1) == 1 else f", noise {result['noise']:g}"
+    print(f"{result['environment']}, step {result['step']}, seed {result['seed']}{noise}")
     if "note" in result:
         print(result["note"])
     rows = []

@@ -28,6 +28,7 @@ class Assessment:
     envs: int
     candidates: int
     timeout: float
+    noise: float = 1.0
     fresh: bool = False
     """Whether the episodes are those of the evaluation at this step (`RunConfig.eval_seeds`)."""
 
@@ -41,6 +42,7 @@ class Assessment:
         seed: int | None = None,
         envs: int = 0,
         candidates: int | None = None,
+        noise: float = 1.0,
     ) -> Assessment:
         """Of a run directory or a policy directory. What is not given is taken from the run."""
         directory = Path(directory)
@@ -72,6 +74,7 @@ class Assessment:
             envs=envs or resolve(config).eval_envs,
             candidates=candidates or config.candidates,
             timeout=config.eval_timeout,
+            noise=noise,
             fresh=seed is None and config.eval_seeds == "fresh",
         )
 
@@ -97,6 +100,7 @@ class Assessment:
             "environment": self.env.name,
             "step": self.step,
             "seed": self.seed,
+            "noise": self.noise,
         }
         if self.env.note:
             result["note"] = self.env.note
@@ -118,6 +122,7 @@ class Assessment:
                     self.step,
                     candidates=1 if kind == "base" else self.candidates,
                     base=kind == "base",
+                    noise=self.noise,
                 )
         if base:
             result["gain"] = files.to_builtin(compare(rows["base"], rows[self.kind])._asdict())
@@ -139,7 +144,8 @@ class Assessment:
         from fidec.envs.video import record
 
         key = rng.at(rng.stream(self.seed, "evaluate"), self.step)
-        actor = lane_actor(self.policy.algorithm, self.policy.state, key, candidates=self.candidates)
+        choices = {"candidates": self.candidates, "noise": self.noise}
+        actor = lane_actor(self.policy.algorithm, self.policy.state, key, **choices)
         make_env = self.env.function(self.policy.spec.frame_stack, render_mode="rgb_array")
         fresh = self.step if self.fresh else None
         record(make_env, actor, path, name=self.env.name, seed=self.seed, fresh=fresh, episodes=range(episodes))

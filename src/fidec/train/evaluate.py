@@ -59,15 +59,16 @@ class Evaluator:
         *,
         candidates: int = 1,
         base: bool = False,
+        noise: float = 1.0,
         on_step: Callable[[], None] | None = None,
     ) -> tuple[dict[str, Any], list[Episode]]:
         """(summary, episodes). The step enters the policy's random numbers, and the environments' seeds if `fresh`.
 
         `on_step` is called before every step of the environments. It may raise to stop the evaluation.
         """
+        key, choices = rng.at(rng.stream(self.seed, "evaluate"), step), {"candidates": candidates, "base": base}
+        actor = lane_actor(algorithm, algorithm.policy(state), key, noise=noise, **choices)
         pool = self.start()
-        key = rng.at(rng.stream(self.seed, "evaluate"), step)
-        actor = lane_actor(algorithm, algorithm.policy(state), key, candidates=candidates, base=base)
 
         def act(observations, episodes, steps):
             if on_step is not None:

@@ -8,6 +8,7 @@ policy/  policy.json          method, options, specification, origin
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections import deque
 from collections.abc import Callable
 from functools import cache, lru_cache, partial
@@ -43,9 +44,10 @@ class Card(TypedDict):
 class Policy:
     """A trained policy: `policy(observations)` gives actions in the units of the data.
 
-    Each call draws new noise. `policy.reset(seed)` restarts the sequence of random numbers, so that a rollout can be
-    repeated. The first call compiles; `policy.warm_up()` does it before a control loop starts. A policy of images
-    takes several frames: `policy.frames()` stacks them. `spec` describes observations and actions.
+    Each call draws new noise; `policy(observations, noise=0)` draws none. `policy.reset(seed)` restarts the sequence
+    of random numbers, so that a rollout can be repeated. The first call compiles; `policy.warm_up()` does it before a
+    control loop starts. A policy of images takes several frames: `policy.frames()` stacks them. `spec` describes
+    observations and actions.
     """
 
     def __init__(self, algo: str, options: Any, spec: Spec, state: Any, info: dict[str, Any] | None = None):
@@ -64,10 +66,14 @@ class Policy:
             f"actions ({spec.action_dim},))"
         )
 
-    def _compiled(self, *how: Any) -> Callable[..., Any]:
+    def _compiled(self, *how: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
         act = select_act(self.algorithm, *how)
+
         # The key of a call is derived inside: outside it would take longer than a small network.
-        return jax.jit(lambda state, observations, key, call: act(state, observations, rng.at(key, call)))
+        def compiled(state, observations, key, call, **scaled):
+            return act(state, observations, rng.at(key, call), **scaled)
+
+        return act, jax.jit(compiled)
 
     def reset(self, seed: int = 0) -> None:
         """Restart the sequence of random numbers."""
@@ -76,7 +82,7 @@ class Policy:
     def warm_up(self, batch: int | None = None, **how: Any) -> None:
         """Compile the policy for one observation, or for a batch of this size, without drawing a random number.
 
-        `how` are the arguments of the calls that will follow (`candidates`, `return_base`).
+        `how` are the arguments of the calls that will follow (`candidates`, `return_base`, `noise`).
         """
         shape = self.spec.observation_shape if batch is None else (batch, *self.spec.observation_shape)
         calls = self._calls
@@ -87,11 +93,16 @@ class Policy:
         """Stack the single frames of a control loop to observations of this policy."""
         return Frames(self.spec.frame_stack)
 
-    def __call__(self, observations: np.ndarray, *, candidates: int = 1, return_base: bool = False):
+    def __call__(
+        self, observations: np.ndarray, *, candidates: int = 1, return_base: bool = False, noise: float = 1.0
+    ):
         """Actions for one observation or a batch.
 
         With `candidates` > 1 the method draws that many actions for each observation and chooses one by value. With
         `return_base` the result is (actions, base actions): the latter are what the behaviour model proposed.
+
+        `noise` multiplies every random draw: 1 acts as the method was published, 0 gives one action for an
+        observation.
         """
         if candidates < 1:
             raise ConfigError(f"candidates must be at least 1, not {candidates}")
@@ -105,7 +116,9 @@ class Policy:
                 f"the observation at index {first[0] if len(first) == 1 else first} is {observations[first]}: "
                 "a policy needs finite numbers. Check the sensor, or hold its last value"
             )
-        result = self._act(candidates, return_base)(self.state, observations, self._key, np.uint32(self._calls))
+        act, compiled = self._act(candidates, return_base)
+        scaled = noise_option(act, noise)
+        result = compiled(self.state, observations, self._key, np.uint32(self._calls), **scaled)
         self._calls += 1
         return jax.tree.map(lambda actions: self.spec.to_user_units(np.asarray(actions)), result)
 
@@ -239,26 +252,57 @@ def select_act(algorithm: algos.Algorithm, candidates: int = 1, return_base: boo
     return algorithm.act
 
 
+def noise_option(act: Callable[..., Any], noise: float) -> dict[str, np.float32]:
+    """The keyword arguments that scale the noise of `act`. None for 1: so every method can act, with the same bits.
+
+    Raises ConfigError if the number is negative or not finite, or if the method cannot scale its noise.
+    """
+    if noise == 1:
+        return {}
+    if not (np.isfinite(noise) and noise >= 0):
+        raise ConfigError(f"noise must be a finite number that is not negative, not {noise}")
+    if not _takes_noise(act):
+        raise ConfigError(
+            f"the method cannot scale its noise, so noise must be 1, not {noise}: its acting functions have no "
+            "keyword `noise`"
+        )
+    return {"noise": np.float32(noise)}
+
+
+@lru_cache(maxsize=32)
+def _takes_noise(act: Callable[..., Any]) -> bool:
+    return "noise" in inspect.signature(act).parameters
+
+
 @lru_cache(maxsize=8)  # one compilation serves all evaluations of a run
 def _lanes(algorithm: algos.Algorithm, candidates: int, base: bool):
     select = select_act(algorithm, candidates, base)
 
     @jax.jit
-    def act(state, key, observations, episodes, steps):
+    def act(state, key, observations, episodes, steps, **scaled):
         def one(observation, episode, step):
-            return select(state, observation, rng.at(key, episode, step))
+            return select(state, observation, rng.at(key, episode, step), **scaled)
 
         actions = jax.vmap(one)(observations, episodes, steps)
         return actions[1] if base else actions
 
-    return act
+    return select, act
 
 
-def lane_actor(algorithm: algos.Algorithm, state: Any, key: Any, *, candidates: int = 1, base: bool = False):
+def lane_actor(
+    algorithm: algos.Algorithm,
+    state: Any,
+    key: Any,
+    *,
+    candidates: int = 1,
+    base: bool = False,
+    noise: float = 1.0,
+):
     """A policy for `EnvPool.run`: lane i draws from the key at (its episode, its step).
 
     So an episode gets the same random numbers whatever runs beside it, and the base policy (`base`) is evaluated with
     the same random numbers as the refined one.
     """
-    act = _lanes(algorithm, candidates, base)
-    return lambda observations, episodes, steps: np.asarray(act(state, key, observations, episodes, steps))
+    select, act = _lanes(algorithm, candidates, base)
+    scaled = noise_option(select, noise)
+    return lambda observations, episodes, steps: np.asarray(act(state, key, observations, episodes, steps, **scaled))

@@ -236,15 +236,15 @@ def policy_critic_loss(
 def flow_act(critic: Any, policy: FlowPolicy, spec: Spec) -> tuple[Act, Choose]:
     """`act` returns one flow sample, `choose` the one of several with the highest mean Q."""
 
-    def draw(state: State, observations, key, number: int):
-        noise = noise_for(key, observations, spec, number)
-        return policy.sample(state.params["flow"], observations, noise)
+    def draw(state: State, observations, key, number: int, noise):
+        start = noise * noise_for(key, observations, spec, number)
+        return policy.sample(state.params["flow"], observations, start)
 
-    def act(state: State, observations, key):
-        return draw(state, observations, key, 1)[0]
+    def act(state: State, observations, key, noise=1.0):
+        return draw(state, observations, key, 1, noise)[0]
 
-    def choose(state: State, observations, key, candidates: int):
-        actions = draw(state, observations, key, candidates)
+    def choose(state: State, observations, key, candidates: int, noise=1.0):
+        actions = draw(state, observations, key, candidates, noise)
         return policies.best_of(actions, critic.apply(state.params["critic"], observations, actions).mean(axis=0))
 
     return act, choose

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, wraps
 from typing import Any, Literal, NamedTuple, Protocol, get_args, get_origin, get_type_hints, runtime_checkable
 
 from fidec.errors import ConfigError
@@ -53,7 +53,11 @@ class Update(Protocol):
 @runtime_checkable
 class Act(Protocol):
     def __call__(self, state: Any, observations: ArrayLike, key: PRNGKey) -> Any:
-        """Actions in [-1, 1] for a batch of observations (or for a single one)."""
+        """Actions in [-1, 1] for a batch of observations (or for a single one).
+
+        `act`, `choose` and `act_with_base` may take a keyword `noise=1.0`, a number or a traced scalar. It multiplies
+        every random draw, so that 0 gives one action for an observation, whatever the key.
+        """
         ...
 
 
@@ -133,13 +137,11 @@ def with_base(
 ) -> Algorithm:
     """An algorithm whose `act` and `choose` are `act_with_base` without the base actions."""
 
-    def act(state, observations, key):
-        return act_with_base(state, observations, key)[0]
+    @wraps(act_with_base)
+    def act(*args, **options):
+        return act_with_base(*args, **options)[0]
 
-    def choose(state, observations, key, candidates: int):
-        return act_with_base(state, observations, key, candidates)[0]
-
-    return Algorithm(init, update, act, policy, transport, act_with_base=act_with_base, choose=choose)
+    return Algorithm(init, update, act, policy, transport, act_with_base=act_with_base, choose=act)
 
 
 @dataclass(frozen=True)
@@ -209,10 +211,14 @@ def _normalised(algorithm: Algorithm, spec: Spec) -> Algorithm:
         return algorithm.update(state, batch, key)
 
     def on_normalised(function):
+        if function is None:
+            return None
+
+        @wraps(function)
         def call(state, observations, *args, **options):
             return function(state, spec.normalise(observations), *args, **options)
 
-        return function and call
+        return call
 
     acting = ("act", "transport", "explore", "act_with_base", "choose")
     return algorithm._replace(update=update, **{name: on_normalised(getattr(algorithm, name)) for name in acting})

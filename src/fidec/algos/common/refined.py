@@ -76,9 +76,11 @@ class ConstraintConfig(RefinedConfig):
 def act_by(critic: Any, behaviour: backbone.FlowPolicy, spec: Spec, move: Callable[..., jax.Array]) -> ActWithBase:
     """`act_with_base` for flow samples moved by `move(params, observations, base, key)`; the best of several."""
 
-    def act_with_base(state: State, observations, key, candidates: int = 1):
-        noise = backbone.noise_for(key, observations, spec, candidates)
-        base = behaviour.sample(state.params["flow"], observations, noise)
+    def act_with_base(state: State, observations, key, candidates: int = 1, noise=1.0):
+        start = noise * backbone.noise_for(key, observations, spec, candidates)
+        base = behaviour.sample(state.params["flow"], observations, start)
+        # Without noise, `move` estimates with one key, so that an observation has one action.
+        key = jnp.where(jnp.equal(noise, 0.0), jax.random.key(0), key)
         actions = jnp.clip(move(state.params, observations, base, key), -1.0, 1.0)
         if candidates == 1:
             return actions[0], base[0]
