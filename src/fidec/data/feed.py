@@ -65,7 +65,7 @@ class DeviceFeed:
         one = partial(drawn, count=batch_size, settings=sampling)
         self._key = rng.stream(seed, "batch")
         self.steps, self.example = _layout(jax.eval_shape(one, data, self._key))
-        self._draw = jax.jit(lambda data, *at: jax.vmap(partial(one, data))(_step_keys(*at, self.steps)))
+        self._draw = jax.jit(lambda data, key, at: jax.vmap(partial(one, data))(_step_keys(key, at, self.steps)))
         self.data = data
         self._now: tuple[int, Chunk] | None = None
 
@@ -98,7 +98,7 @@ class HostFeed:
             return [row_numbers(*each) for each in zip(keys, counts, sizes, strict=True)]
 
         self._key = rng.stream(seed, "batch")
-        self._numbers = jax.jit(lambda *at: jax.vmap(numbers)(_step_keys(*at, self.steps)))
+        self._numbers = jax.jit(lambda key, at: jax.vmap(numbers)(_step_keys(key, at, self.steps)))
         self._thread = ThreadPoolExecutor(1, "fidec-feed")
         self._coming: dict[int, Future[Chunk]] = {}
         self._now: tuple[int, Chunk] | None = None

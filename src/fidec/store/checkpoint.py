@@ -120,7 +120,7 @@ class Checkpoints:
         either. `check` gets `extra`, which fits the `schema`, and may raise `CheckpointError` if a file that it
         refers to is damaged.
         """
-        newest = self.newest(check)
+        newest = self.newest(check, schema)
         if newest is None:
             return None
         try:
@@ -132,7 +132,7 @@ class Checkpoints:
             ) from error
         return Restored(newest.step, _on_device(state), newest.extra)
 
-    def newest(self, check: Callable[[dict[str, Any]], None] | None = None) -> Newest | None:
+    def newest(self, check: Callable[[dict[str, Any]], None] | None = None, schema: Any = dict) -> Newest | None:
         """`latest`, whatever the structure of its state."""
         tried: set[int] = set()
         damaged: list[int] = []

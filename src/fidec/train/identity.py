@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from fidec.data import OfflineDataset
 from fidec.errors import RunError
@@ -18,6 +18,7 @@ class Identity(TypedDict):
     config: dict[str, Any]
     data: str
     buffer: str | None
+    init: NotRequired[str]  # of the state that the run started from
 
 
 def identity_of(
@@ -25,8 +26,8 @@ def identity_of(
 ) -> Identity:
     """The options that a resumed run cannot change, and the hashes of its data and of another run's state."""
     second = None if buffer is None else buffer.sha256
-    start = {} if initial is None else {"init": initial.sha256}
-    return {"config": config.fixed(), "data": dataset.sha256, "buffer": second, **start}
+    identity: Identity = {"config": config.fixed(), "data": dataset.sha256, "buffer": second}
+    return identity if initial is None else {**identity, "init": initial.sha256}
 
 
 def check_identity(directory: RunDirectory, restored: Restored, own: Identity) -> None:
