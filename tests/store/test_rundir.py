@@ -72,7 +72,7 @@ def test_create_write_and_read_back(tmp_path):
             run.read_config()
     named = {run.config, run.environment, run.status, run.run_log, run.checkpoints, run.replay, run.policy}
     logs = {f"{name}.jsonl" for name in (*REPLAYED, "time")} | {"tb"}  # written by `RunLog`
-    assert {entry.name for entry in named} | logs == set(CONTENTS) - {"audit"}  # which `fidec audit` writes
+    assert {entry.name for entry in named} | logs == set(CONTENTS) - {"audit", "init"}  # of `fidec audit`, --init-from
 
 
 def test_an_existing_run_needs_resume_or_overwrite(tmp_path):
