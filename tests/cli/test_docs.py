@@ -97,7 +97,7 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def runs(page: Path) -> Any:
     """The page as a parameter; the guide trains three policies, which takes minutes."""
-    marks = [pytest.mark.slow] if page.name == "your-own-task.md" else []
+    marks = [pytest.mark.slow, pytest.mark.timeout(2400)] if page.name == "your-own-task.md" else []
     return pytest.param(page, marks=marks, id=str(page.relative_to(ROOT)))
 
 
