@@ -85,7 +85,7 @@ def message_of(text: str) -> str:
     lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip("│ ") for line in text.splitlines()]
     is_rule = lambda line: not line.strip("─-╰╯ ")  # noqa: E731
     message = takewhile(lambda line: not is_rule(line), dropwhile(is_rule, lines[1:]))
-    line = " ".join(" ".join(message).split()).rstrip(".") + "."
+    line = " ".join(" ".join(message).split())
     for python, plain in _REPLACED.items():
         line = line.replace(python, plain)
-    return line
+    return line.rstrip(".") + "."
