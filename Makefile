@@ -7,7 +7,7 @@ CODE := src tests benchmarks examples
 CONSTRAINTS := $(wildcard constraints/$(shell $(PYTHON) -c 'import sys; print("py%d%d" % sys.version_info[:2])').txt)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(addprefix -c ,$(CONSTRAINTS))
 
-.PHONY: demo test test-slow check format docs clean
+.PHONY: demo test test-slow test-lowest check format docs clean
 
 demo: $(VENV)/.demo
 	$(BIN)/fidec demo
@@ -17,6 +17,16 @@ test: check
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow
+
+# The lower bounds of pyproject.toml, in a venv of their own. Each bound must be a version that exists.
+test-lowest: LOWEST := $(VENV)-lowest
+test-lowest:
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(PYTHON) constraints/lowest.py > $(LOWEST)/lowest.txt
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(LOWEST)/lowest.txt \
+	  -e '.[ogbench,d4rl,minari,video]' pytest pytest-timeout hypothesis beartype
+	$(LOWEST)/bin/python -m pytest tests/core tests/data tests/store tests/train/test_loop.py \
+	  tests/make/test_make_dataset.py
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check $(CODE)
@@ -46,4 +56,4 @@ $(VENV)/.docs: pyproject.toml | $(BIN)/python
 	touch $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache build dist site
+	rm -rf $(VENV) $(VENV)-lowest .pytest_cache .ruff_cache build dist site
