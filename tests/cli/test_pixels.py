@@ -142,10 +142,10 @@ def test_evaluation_shows_the_policy_what_the_data_would(trained):
 def test_a_policy_of_images_is_evaluated_in_its_environment(trained):
     assessment = Assessment.of(trained, env=ROOM, envs=1)
     result = assessment.evaluate(3)
-    rows = result["episodes"]["refined"]
+    rows = result["episodes"]["policy"]
     assert [row["status"] for row in rows] == ["ok"] * 3
     assert [row["length"] for row in rows] == [10] * 3
-    assert result["refined"]["n"] == summarise([])["n"] + 3
+    assert result["policy"]["n"] == summarise([])["n"] + 3
     with (
         Evaluator(
             assessment.env, Spec((SIZE, SIZE, 12), 2, "uint8", frame_stack=3), envs=1, episodes=1, seed=0
