@@ -76,7 +76,8 @@ class Progress:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._bar is not None:
-            self._bar.stop()
+            with contextlib.suppress(OSError):
+                self._bar.stop()
             self._bar = None
         elif kind is None and self._printed is not None and self.line() != self._last_line:
             self._output.print(self.line())
@@ -100,7 +101,10 @@ class Progress:
         if not self._enabled:
             return
         if self._output.console is not None:
-            self._show_bar()
+            try:
+                self._show_bar()
+            except OSError:  # the terminal was closed, which must not end a training run
+                self._enabled = False
         elif self._printed is None or now - self._printed >= self._every:
             self._printed, self._last_line = now, self.line()
             self._output.print(self._last_line)

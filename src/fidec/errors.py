@@ -39,6 +39,10 @@ class NonFiniteError(RunError):
     """A loss, gradient or parameter became NaN or infinite."""
 
 
+class OutOfMemoryError(RunError):
+    """The machine or its device has not enough memory for the run."""
+
+
 class BusyError(RunError):
     """Another process holds the run directory. 75 is EX_TEMPFAIL: trying again later may work."""
 

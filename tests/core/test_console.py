@@ -70,6 +70,19 @@ def test_a_closed_pipe_does_not_end_the_work():
     assert progress.step == 5
 
 
+def test_a_closed_terminal_does_not_end_the_work(monkeypatch):
+    class Closed(Terminal):
+        def write(self, text):
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setenv("TERM", "xterm")
+    with Progress(10, stream=Closed()) as progress:
+        progress.update(5, loss=1.0)
+        progress.update(6)
+        progress.message("x")
+    assert progress.step == 6
+
+
 def test_a_terminal_shows_a_bar(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")

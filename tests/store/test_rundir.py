@@ -72,7 +72,7 @@ def test_create_write_and_read_back(tmp_path):
             run.read_config()
     named = {run.config, run.environment, run.status, run.run_log, run.checkpoints, run.replay, run.policy}
     logs = {f"{name}.jsonl" for name in (*REPLAYED, "time")} | {"tb"}  # written by `RunLog`
-    assert {entry.name for entry in named} | logs == set(CONTENTS) - {"audit", "init"}  # of `fidec audit`, --init-from
+    assert {entry.name for entry in named} | logs == set(CONTENTS) - {"audit", "init"}  # of `audit`, --init-from
 
 
 def test_an_existing_run_needs_resume_or_overwrite(tmp_path):
@@ -219,8 +219,14 @@ def test_missing_and_files(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(RunError, match="is a file"):
         RunDirectory.create(tmp_path / "file", overwrite=True)
-    with pytest.raises(RunError, match="could not write the run directory"):
-        RunDirectory.create(tmp_path / "file" / "below")
+    for path, words in (
+        (tmp_path / "file" / "below", "A part of the path is a file"),
+        (tmp_path / ("x" * 300), "Choose a shorter name"),
+        ("/proc/x", "No file or directory can be created there"),
+    ):
+        with pytest.raises(RunError, match=f"could not write the run directory.*{words}") as caught:
+            RunDirectory.create(path)
+        assert "intact" not in str(caught.value)
 
 
 def test_a_start_that_was_killed_before_its_marker_does_not_block(tmp_path):

@@ -212,6 +212,19 @@ def test_steps_taken_one_by_one_are_the_loop(linear):
     assert loop.step_by_step(Spec((8, 8, 3), 2, "uint8")) == (jax.default_backend() == "cpu")
 
 
+def test_a_closed_terminal_is_a_signal_unless_it_is_ignored():
+    with loop.catch_signals() as signals:
+        signal.raise_signal(signal.SIGHUP)
+        assert signals.received == signal.SIGHUP
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with loop.catch_signals() as signals:
+            signal.raise_signal(signal.SIGHUP)
+        assert signals.received is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_second_interrupt_raises():
     with loop.catch_signals() as signals:
         signal.raise_signal(signal.SIGINT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import random
@@ -11,10 +12,12 @@ import signal
 
 import numpy as np
 import pytest
+from jax.errors import JaxRuntimeError
 from safetensors.numpy import load_file
 
 from fidec import dataset_from_arrays, fit, resume
-from fidec.errors import CheckpointError, ConfigError, NonFiniteError, RunError
+from fidec.errors import CheckpointError, ConfigError, NonFiniteError, OutOfMemoryError, RunError
+from fidec.store import files
 from fidec.store.rundir import RunDirectory
 from fidec.train import loop
 from fidec.train.config import RunConfig
@@ -208,6 +211,36 @@ def test_a_damaged_log_and_record_cost_their_rows_only(tmp_path, dataset, whole)
     resume(out, dataset, quiet=True)  # without the option: the run is whole again
     state = f"checkpoints/{STEPS:08d}/state.safetensors"
     assert fingerprint(out, STEPS)[state] == fingerprint(whole(), STEPS)[state]
+
+
+@pytest.mark.parametrize(
+    ("place", "error", "words"),
+    [
+        (
+            "train",
+            JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 123 bytes."),
+            "the device.*123 bytes",
+        ),
+        ("train", MemoryError("Unable to allocate 3 GiB"), "this machine.*3 GiB"),
+        ("read", OSError(errno.ENOMEM, "Cannot allocate memory"), "this machine.*reading .*safetensors"),
+    ],
+)
+def test_too_little_memory_is_no_damage_and_says_what_to_do(
+    tmp_path, dataset, whole, monkeypatch, place, error, words
+):
+    out = tmp_path / "run"
+    shutil.copytree(whole(), out)
+
+    def fail(*arguments, **options):
+        raise error
+
+    if place == "train":
+        monkeypatch.setattr(loop, "run_to", fail)
+    else:
+        monkeypatch.setattr(files, "sha256_file", fail)
+    with pytest.raises(OutOfMemoryError, match=f"{words}.*a batch has 8 rows.*GB are free.*--memory-limit"):
+        resume(out, dataset, steps=STEPS + 1, quiet=True)
+    assert "is damaged" not in (out / "run.log").read_text()
 
 
 def test_a_non_finite_number_stops_the_run_and_reaches_no_checkpoint(tmp_path, tiny, compile_cache):

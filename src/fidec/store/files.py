@@ -93,6 +93,19 @@ def sha256_file(path: str | Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+# What to do about an error of the system, by its number.
+_ADVICE = {
+    errno.EACCES: "You may not write there. Choose another directory, or change its permissions.",
+    errno.EPERM: "This is not allowed there. Choose another directory.",
+    errno.EROFS: "Nothing can be written there. Choose another directory.",
+    errno.ENAMETOOLONG: "Choose a shorter name.",
+    errno.ENOTDIR: "A part of the path is a file. Choose another directory.",
+    errno.EEXIST: "There is a file of that name. Choose another directory.",
+    errno.ENOENT: "No file or directory can be created there. Choose another directory.",
+    errno.ELOOP: "A symbolic link is in its place. Remove the link, or choose another directory.",
+}
+
+
 def disk_error(error: OSError, path: Path, what: str) -> RunError:
     """The error for `what` that could not be written; it says what the user can do."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -102,11 +115,9 @@ def disk_error(error: OSError, path: Path, what: str) -> RunError:
             f"the disk is full: could not write {what} ({path}), {free / 1e6:.1f} MB are free there. "
             "Files written before are intact. Free some space and try again; a run goes on with --resume."
         )
+    advice = "Check the disk and try again; a run goes on with --resume."
     reason = error.strerror or str(error)
-    return RunError(
-        f"could not write {what} ({path}): {reason}. Files written before are intact. "
-        "Check the disk and the permissions of the directory and try again; a run goes on with --resume."
-    )
+    return RunError(f"could not write {what} ({path}): {reason}. {_ADVICE.get(error.errno or 0, advice)}")
 
 
 @contextlib.contextmanager
@@ -244,13 +255,20 @@ def verify_file(path: Path, entry: Mapping[str, Any], whose: str) -> None:
         size = path.stat().st_size if path.is_file() else None
         digest = sha256_file(path) if size == entry["bytes"] else None
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise unreadable(path, error) from error
     if size is None:
         raise CheckpointError(f"{path} is missing")
     if digest is None:
         raise CheckpointError(f"{path} has {size} bytes, its {whose} says {entry['bytes']}")
     if digest != entry["sha256"]:
         raise CheckpointError(f"{path} has SHA-256 {digest}, its {whose} says {entry['sha256']}")
+
+
+def unreadable(path: str | Path, error: OSError) -> Exception:
+    """The error for a file that cannot be read. Without memory nothing is wrong with the file."""
+    if error.errno == errno.ENOMEM:
+        return MemoryError(f"reading {path}")
+    return CheckpointError(f"{path} cannot be read: {error.strerror or error}")
 
 
 def _render_manifest(body: dict[str, Any]) -> str:
@@ -269,7 +287,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing") from None
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise unreadable(path, error) from error
     except ValueError:
         intact, body = False, {}
     if not intact:

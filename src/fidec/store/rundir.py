@@ -126,9 +126,9 @@ class RunDirectory:
         time, exactly one of them continues.
         """
         path = Path(path)
-        if path.exists() and not path.is_dir():
-            raise RunError(f"{path} is a file; a run needs a directory. Choose another --out.")
         with files.writing(path, "the run directory"):
+            if path.exists() and not path.is_dir():
+                raise RunError(f"{path} is a file; a run needs a directory. Choose another --out.")
             path.mkdir(parents=True, exist_ok=True)
         _check_ours(path)
         _check_links(path)

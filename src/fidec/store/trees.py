@@ -114,7 +114,9 @@ def load_flat(path: str | Path) -> dict[str, np.ndarray]:
         entries = deserialize(Path(path).read_bytes())
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing") from None
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
+        raise files.unreadable(path, error) from error
+    except SafetensorError as error:
         raise CheckpointError(f"{path} is not a readable safetensors file: {error}") from error
     flat = {}
     for name, entry in entries:  # not safetensors.numpy.load, which does not know bfloat16

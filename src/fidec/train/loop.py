@@ -209,12 +209,17 @@ class Signals:
 
 @contextmanager
 def catch_signals() -> Iterator[Signals]:
-    """Record SIGTERM, SIGINT and SIGUSR2 (the warning of a batch system) instead of stopping at once."""
+    """Record SIGTERM, SIGINT, SIGHUP (a closed terminal) and SIGUSR2 (the warning of a batch system).
+
+    Without this they would stop the process at once. SIGHUP stays ignored if it is, as under `nohup`.
+    """
     signals = Signals()
     if threading.current_thread() is not threading.main_thread():
         yield signals  # only the main thread may set handlers
         return
-    former = {n: signal.signal(n, signals) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)}
+    numbers = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2]
+    numbers += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
+    former = {number: signal.signal(number, signals) for number in numbers}
     try:
         yield signals
     finally:

@@ -24,6 +24,7 @@ from fidec.train.buffer import check_buffer
 from fidec.train.config import OnlineConfig, RunConfig, resolve, resolve_online, task_options
 from fidec.train.configfile import ARRAYS
 from fidec.train.initial import Initial, check_initial, with_initial
+from fidec.train.memory import memory_errors
 from fidec.train.policy import select_act
 from fidec.train.session import Callback, Session, open_session, spec_of
 from fidec.types import Spec
@@ -226,9 +227,11 @@ def _load(
         if config.data is None:
             what = f"the task {config.task} has no data of its own" if config.task else "nothing to train on"
             raise ConfigError(f"{what}: name a data source with --data (npz:PATH, ...)")
-        dataset = config.load(config.data)
+        with memory_errors(config):
+            dataset = config.load(config.data)
     if buffer is None and config.buffer is not None:
-        buffer = config.load(config.buffer)
+        with memory_errors(config, dataset):
+            buffer = config.load(config.buffer)
     if buffer is not None:
         parts(config.batch_size, config.buffer_fraction)
         _check_agree(dataset, buffer)
@@ -322,7 +325,7 @@ def _train(
     compilation.enable()
     run: Session | None = None
     try:
-        with ExitStack() as stack:
+        with memory_errors(config, dataset, buffer), ExitStack() as stack:
             signals = stack.enter_context(loop.catch_signals())
             run = open_session(config, dataset, buffer, env, directory, stack, signals, quiet, callback, salvage)
             for text in messages:
