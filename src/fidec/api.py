@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fidec.data import OfflineDataset
 from fidec.envs.factory import MakeEnv
@@ -23,7 +23,7 @@ def fit(
     *,
     algo: str = "fidec",
     preset: str = "recommended",
-    steps: int = 100_000,
+    steps: int | None = None,
     seed: int = 0,
     task: str | None = None,
     env: str | MakeEnv | None = None,
@@ -42,8 +42,9 @@ def fit(
     has its own environment and published options. With neither nothing is evaluated.
 
     `options` are the method's (`{"budget": 0.01}`), `fields` any other field of `RunConfig` (`batch_size`,
-    `eval_interval`, `online_steps`, ...). With a `buffer`, a second data set, half of each batch comes from it.
-    `fidec.load_policy(result.policy)` loads the policy.
+    `eval_interval`, `online_steps`, ...). `steps` are by default those of the task's protocol, and 100,000 without a
+    task. With a `buffer`, a second data set, half of each batch comes from it. `fidec.load_policy(result.policy)`
+    loads the policy.
 
     `callback(step, metrics)` is called after each row of the logs, with "training/loss" and other means over the last
     `log_interval` steps, or with "evaluation/score" and other results of an evaluation. If it returns True, the run
@@ -51,9 +52,8 @@ def fit(
     run; the last checkpoint stays as it was.
     """
     known = {field.name for field in dataclasses.fields(RunConfig)} - {"data"}
-    _check_names(
-        "fit", fields, known, {"dataset", "overwrite", "quiet", "callback"}
-    )  # the other parameters are fields too
+    others = {"dataset", "overwrite", "quiet", "callback"}  # the other parameters are fields too
+    _check_names("fit", fields, known, others)
     setting = "online" if fields.get("online_steps") else "offline"
     config = RunConfig(
         task=task,
@@ -61,7 +61,7 @@ def fit(
         algo=algo,
         preset=preset,
         data=dataset if isinstance(dataset, str) else None,
-        steps=steps,
+        steps=cast(int, steps),  # None: as on the command line
         seed=seed,
         out=Path(out),
         options=resolve_options(algo, preset, task, setting, **(options or {})),

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from fidec import algos, cli, tasks
-from fidec.cli.train import _picked
+from fidec import algos, api, cli, tasks
+from fidec.cli.train import _picked, read_args
 from fidec.train.config import RunConfig, resolve, resolve_options
 
 
@@ -72,12 +72,22 @@ def test_find_understands_every_spelling():
         ("d4rl:antmaze-large-play-v2", "srpo", (3_000_000, 250_000, 50)),
         ("ogbench:scene-play-singletask-v0", "idql", (3_000_000, 250_000, 50)),
         ("pointmaze-medium-navigate-singletask-v0", "bc", (1_000_000, 100_000, 50)),
-        (None, "fidec", (1_000_000, 100_000, 50)),
+        (None, "fidec", (100_000, 10_000, 50)),
     ],
 )
 def test_a_run_picks_the_protocol_of_its_task(task, algo, picked):
     config = resolve(RunConfig(task=task, algo=algo))
     assert (config.steps, config.eval_interval, config.eval_episodes) == picked
+
+
+@pytest.mark.parametrize("task", [None, "door-cloned-v1"])
+def test_python_and_the_command_line_have_the_same_defaults(task, monkeypatch):
+    configs = []
+    monkeypatch.setattr(api, "train", lambda config, *_, **__: configs.append(resolve(config)))
+    monkeypatch.setattr(RunConfig, "load", lambda *_: None)
+    api.fit("npz:/a.npz", "out", task=task)
+    words = ["--data", "npz:/a.npz", "--out", "out", *(("--task", task) if task else ())]
+    assert [resolve(read_args(words, "fidec train")[0])] == configs
 
 
 def test_what_is_given_wins_over_the_protocol():
@@ -110,7 +120,7 @@ def test_the_configuration_of_an_older_run_can_be_read():
     older |= {"steps": 15_000, "eval_interval": 7_500}
     config = RunConfig.from_json(older)
     assert (config.success_timing, config.memory_limit, config.steps) == ("pre", None, 15_000)
-    assert RunConfig.from_json({"algo": "fidec"}).steps == 1_000_000
+    assert RunConfig.from_json({"algo": "fidec"}).steps == 100_000
 
 
 def test_train_says_what_it_picked_and_from_where():
@@ -131,7 +141,7 @@ def test_help_shows_the_tasks_own_defaults(capsys):
     with pytest.raises(SystemExit):
         cli.main(["train", "--task", "antmaze-umaze-v2", "--algo", "srpo", "--help"])
     words = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "protocol, or 1,000,000. (default: 3000000)" in words
+    assert "without a --task 100,000. (default: 3000000)" in words
     assert "Weight of Q against" in words
     assert "(default: 0.02)" in words  # beta, from SRPO's own code
     assert "--success-timing {pre,post}" in words

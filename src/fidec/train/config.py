@@ -21,6 +21,7 @@ from fidec.store.schema import check
 
 _BY_PROTOCOL = cast(int, None)  # None until `resolve` takes the value of the task's protocol
 _PROTOCOL_FIELDS = ("steps", "eval_interval", "eval_episodes")
+_OWN_DATA = {"steps": 100_000, "eval_interval": 10_000, "eval_episodes": 50}  # of runs without a task
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class RunConfig:
     """GB. Data larger than this is not copied to the device as a whole. Its batches are read from main memory, or,
     for large images in npz files, from the disk. By default half of the device's free memory."""
     steps: Annotated[int, tyro.conf.arg(aliases=["--offline-steps"])] = _BY_PROTOCOL
-    """Gradient steps on the data. By default as in the task's protocol, or 1,000,000."""
+    """Gradient steps on the data. By default as in the task's protocol; without a --task 100,000."""
     online_steps: int = 0
     """Environment steps after the offline phase, each with --online.updates gradient steps. The other defaults are
     then those of the paper's offline-to-online protocol, with its options if the task is in its table."""
@@ -133,9 +134,9 @@ class RunConfig:
     """Steps between rows of train.jsonl. Each row is a mean over these steps."""
     eval_interval: int = _BY_PROTOCOL
     """Steps between evaluations. The last step is also evaluated. 0 turns evaluation off. By default as in the
-    protocol."""
+    task's protocol; without a --task 10,000."""
     eval_episodes: int = _BY_PROTOCOL
-    """Episodes in an evaluation. By default as in the protocol."""
+    """Episodes in an evaluation. By default as in the task's protocol; without a --task 50."""
     eval_seeds: Literal["same", "fresh"] = "same"
     """Initial states of evaluations: the same at every evaluation of the run, so that differences are paired, or
     fresh ones at each, as if the environment were reset without a seed."""
@@ -300,8 +301,10 @@ def published_options(
 
 
 def protocol_values(task: str | None, algo: str, setting: str = "offline") -> dict[str, int]:
-    """Steps, evaluation interval and episodes of the task's protocol. Without a task, those of OGBench."""
-    protocol = tasks.protocol_of(task or "", algo if task else "", setting)
+    """Steps, evaluation interval and episodes of the task's protocol, or of any run without a task."""
+    if task is None:
+        return dict(_OWN_DATA)
+    protocol = tasks.protocol_of(task, algo, setting)
     return {name: getattr(protocol, name) for name in _PROTOCOL_FIELDS}
 
 
