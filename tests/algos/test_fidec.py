@@ -144,8 +144,8 @@ def test_a_negative_estimate_of_a_kl_counts_as_a_violation():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["path", "denoising"])
-def test_a_kl_of_narrow_behaviour_in_many_dimensions_stays_near_its_budget(name):
+@pytest.mark.parametrize(("name", "multiplier"), [("path", 0.1), ("denoising", 10.0)])
+def test_a_kl_of_narrow_behaviour_in_many_dimensions_stays_near_its_budget(name, multiplier):
     """Behaviour that is much narrower than 1 - t_eps, in more dimensions than have an exact determinant."""
     rows, d = 4096, 12
     rng = np.random.default_rng(0)
@@ -155,7 +155,7 @@ def test_a_kl_of_narrow_behaviour_in_many_dimensions_stays_near_its_budget(name)
     columns = (observations, actions, actions[:, 0], np.ones(rows), following, actions)
     columns = [jnp.asarray(column, jnp.float32) for column in columns]
     made = algos.make(
-        "fidec", Spec((6,), d), constraint=name, hidden=(64, 64), learning_rate=1e-3, multiplier_init=0.1
+        "fidec", Spec((6,), d), constraint=name, hidden=(64, 64), learning_rate=1e-3, multiplier_init=multiplier
     )
 
     def step(state, key):
@@ -168,7 +168,7 @@ def test_a_kl_of_narrow_behaviour_in_many_dimensions_stays_near_its_budget(name)
 
     state, metrics = run(jax.random.key(0))
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((state, metrics)))
-    assert metrics["penalty"][-500:].mean() < 2.0
+    assert 0 <= metrics["penalty"][-500:].mean() < 2.0
     assert metrics["displacement"][-500:].mean() < 1.0
 
 
