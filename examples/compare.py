@@ -1,10 +1,12 @@
 """Compare two methods on the same data, in the same episodes, over several seeds.
 
-The environment and the data are those of own_environment.py. For many tasks and methods `fidec suite` does the same
-in parallel, resumes after an interruption and prints a table with intervals.
+The environment and the data are those of own_environment.py. `fidec sweep` does the same in parallel for data and
+environments that it can load by their names, and `fidec suite` for many tasks.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import fidec
 from own_environment import Reach, record
@@ -13,25 +15,21 @@ METHODS = {
     "bc": {"hidden": (32, 32)},
     "fidec": {"hidden": (32, 32), "flow_steps": 4, "discount": 0.9},
 }
-SEEDS = (0, 1)
+SETTINGS: dict[str, Any] = {"steps": 500, "batch_size": 64, "eval_interval": 500, "eval_episodes": 10, "eval_envs": 1}
 
 
 def main() -> None:
     dataset = record()
     for method, options in METHODS.items():
-        successes = []
-        for seed in SEEDS:
+        for seed in (0, 1):
             out = f"compare-runs/{method}-{seed}"
-            result = fidec.fit(
-                dataset, out, algo=method, seed=seed, steps=500, batch_size=64, options=options, overwrite=True
-            )
-            # `seed` is that of the episodes. It is the same for both methods, so their starts are the same.
-            found = fidec.evaluate(result.directory, env=Reach, episodes=10, envs=1, seed=0)
-            scores = found["policy" if method == "bc" else "refined"]  # bc refines no base policy
-            interval = f"[{scores['success_low']:.2f}, {scores['success_high']:.2f}]"
-            print(f"{method:<6} seed {seed}  success {scores['success']:.2f} {interval}")
-            successes.append(scores["success"])
-        print(f"{method:<6} mean    success {sum(successes) / len(successes):.2f}")
+            fidec.fit(dataset, out, algo=method, seed=seed, env=Reach, options=options, overwrite=True, **SETTINGS)
+    # Runs with the same seed are evaluated on the same episodes, so their differences are paired.
+    for entry in fidec.compare(["compare-runs"], baseline="bc").comparisons[0].entries:
+        low, high = entry.interval
+        print(f"{entry.name:<6} success {entry.mean:.0f} % [{low:.0f}, {high:.0f}] in {len(entry.runs)} runs")
+        if entry.against is not None:
+            print(f"{entry.against.mean:+.0f} against bc [{entry.against.low:+.0f}, {entry.against.high:+.0f}]")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ _PUBLIC = {
     "Policy": "fidec.train.policy",
     "Spec": "fidec.types",
     "check_dataset": "fidec.data",
+    "compare": "fidec.report.compare",
     "dataset_from_arrays": "fidec.data",
     "evaluate": "fidec.api",
     "fit": "fidec.api",
@@ -32,6 +33,7 @@ __all__ = [
     "Policy",
     "Spec",
     "check_dataset",
+    "compare",
     "dataset_from_arrays",
     "evaluate",
     "fit",
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from fidec.data import dataset_from_arrays as dataset_from_arrays
     from fidec.data import load_dataset as load_dataset
     from fidec.errors import FidecError as FidecError
+    from fidec.report.compare import compare as compare
     from fidec.train.policy import Policy as Policy
     from fidec.train.policy import load_policy as load_policy
     from fidec.train.run import resume as resume

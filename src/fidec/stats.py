@@ -59,6 +59,29 @@ def bootstrap_mean(
     return Interval(float(ci.low), float(ci.high))
 
 
+def nested_mean(
+    groups: Sequence[Sequence[float] | np.ndarray], confidence: float = 0.95, *, resamples: int = 9999, seed: int = 0
+) -> Interval:
+    """Bootstrap interval of the mean of the groups' means: groups are resampled, and values within each group.
+
+    Groups are runs and values their episodes, for example. So the interval counts the spread between runs and the
+    chance of their episodes. One value in all has no spread: the result is (nan, nan).
+    """
+    arrays = [np.asarray(group, np.float64) for group in groups]
+    if not arrays or any(a.ndim != 1 or not len(a) or not np.isfinite(a).all() for a in arrays):
+        raise ValueError("nested_mean needs one or more flat lists of finite numbers")
+    if sum(map(len, arrays)) < 2:
+        return Interval(float("nan"), float("nan"))
+    rng = np.random.default_rng(seed)
+    drawn = rng.integers(len(arrays), size=(resamples, len(arrays)))
+    means = np.empty(drawn.shape)
+    for number, array in enumerate(arrays):
+        own = drawn == number
+        means[own] = array[rng.integers(len(array), size=(own.sum(), len(array)))].mean(1)
+    low, high = np.quantile(means.mean(1), [(1 - confidence) / 2, (1 + confidence) / 2])
+    return Interval(float(low), float(high))
+
+
 def paired_difference(
     a: Sequence[float] | np.ndarray,
     b: Sequence[float] | np.ndarray,

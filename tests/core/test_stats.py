@@ -9,7 +9,14 @@ import pytest
 from scipy import stats
 from scipy.stats import mannwhitneyu, norm
 
-from fidec.stats import bootstrap_mean, interquartile_mean, paired_difference, probability_of_improvement, wilson
+from fidec.stats import (
+    bootstrap_mean,
+    interquartile_mean,
+    nested_mean,
+    paired_difference,
+    probability_of_improvement,
+    wilson,
+)
 
 
 @pytest.mark.parametrize(("k", "n"), [(0, 50), (1, 1), (0, 1), (21, 50), (50, 50)])
@@ -123,3 +130,18 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
         hits += estimate.low <= truth <= estimate.high
     # Five runs a task understate their own spread by sqrt(4/5), which makes 95 % about 92 %.
     assert 0.85 <= hits / trials <= 0.99
+
+
+def test_a_nested_mean_counts_the_spread_between_runs_and_the_chance_of_episodes():
+    rng = np.random.default_rng(0)
+    within = list(rng.normal(0.0, 1.0, (4, 50)))
+    apart = [values + shift for values, shift in zip(within, (-3, -1, 1, 3), strict=True)]
+    narrow, wide = nested_mean(within), nested_mean(apart)
+    assert narrow.low < np.mean(within) < narrow.high
+    assert 0.2 < narrow.high - narrow.low < 0.6  # four standard errors of 200 episodes are 0.28
+    assert wide.high - wide.low > 3.5  # four standard errors of four runs are 4.5
+    assert nested_mean(apart) == wide
+    assert nested_mean([[1.0], [3.0]]) == bootstrap_mean([1.0, 3.0])
+    assert np.isnan(nested_mean([[1.0]])).all()
+    with pytest.raises(ValueError, match="flat lists of finite numbers"):
+        nested_mean([[1.0], []])

@@ -17,7 +17,7 @@ from fidec.errors import RunError
 from fidec.register import unknown
 from fidec.report.panels import Panel, common_curve, draw_panels
 from fidec.report.runs import RETURN, SUCCESS, Record, by_method, by_place, differing, read_runs
-from fidec.stats import Difference, Interval, bootstrap_mean, paired_difference
+from fidec.stats import Difference, Interval, nested_mean
 from fidec.store.files import to_builtin
 from fidec.train.config import RunConfig
 
@@ -30,10 +30,10 @@ class Entry(NamedTuple):
     name: str
     runs: list[Record]
     mean: float  # of the runs' last scores
-    interval: Interval  # over the runs, or, with a single run, over its episodes; (nan, nan) if neither is known
+    interval: Interval  # over runs and their episodes; (nan, nan) if it is not known
     episodes: int
-    against: Difference | None  # to the baseline, over seeds or episodes; None if they share no episodes
-    pairs: str  # seeds or episodes
+    against: Difference | None = None  # to the baseline; None if they share no episodes
+    pairs: str = ""  # what the difference was computed from
 
 
 class Comparison(NamedTuple):
@@ -82,41 +82,47 @@ def _comparison(groups: dict[str, list[Record]], baseline: str) -> Comparison:
 
 
 def _entry(name: str, runs: list[Record], others: list[Record] | None) -> Entry:
-    scores = [run.score for run in runs]
-    interval = bootstrap_mean(scores) if len(runs) > 1 else _over_episodes(runs[0])
-    against, pairs = (None, "") if others is None else _against(runs, others)
     episodes = sum(run.last.get("evaluation/n") or 0 for run in runs)
-    return Entry(name, runs, float(np.mean(scores)), interval, episodes, against, pairs)
-
-
-def _over_episodes(run: Record) -> Interval:
-    """The interval of a single run's score, if the score is a mean over episodes."""
-    name, factor = _OF_EPISODES.get(run.unit, ("", 1.0))
-    low, high = (run.last.get(f"evaluation/{name}_{end}") for end in ("low", "high"))
-    return Interval(math.nan, math.nan) if low is None or high is None else Interval(factor * low, factor * high)
-
-
-def _against(runs: Sequence[Record], others: Sequence[Record]) -> tuple[Difference | None, str]:
-    """The difference from runs with the same seed on the same episodes: over seeds, or over the episodes of one."""
-    by_seed = {run.config.seed: run for run in others}
+    entry = Entry(name, runs, float(np.mean([run.score for run in runs])), _interval_of(runs), episodes)
+    by_seed = {run.config.seed: run for run in others or ()}
     both = [(by_seed[run.config.seed], run) for run in runs if run.config.seed in by_seed]
     shared = [pair for pair in both if pair[0].episodes and _starts(pair[0]) == _starts(pair[1])]
-    if not shared:
-        return None, ""
-    if len(shared) == 1 and runs[0].unit in _OF_EPISODES:
-        return paired_difference(_values(shared[0][0]), _values(shared[0][1])), "episodes"
-    return paired_difference([other.score for other, _ in shared], [run.score for _, run in shared]), "seeds"
+    return entry._replace(**_against(shared)) if shared else entry
+
+
+def _interval_of(runs: Sequence[Record]) -> Interval:
+    """Of the mean: over runs and their episodes; over runs alone if the score is not a mean over episodes."""
+    if len(runs) == 1 and (name := _OF_EPISODES.get(runs[0].unit)):
+        ends = [runs[0].last.get(f"evaluation/{name[0]}_{end}") for end in ("low", "high")]
+        return Interval(*(math.nan if end is None else name[1] * end for end in ends))  # Wilson's for success
+    return nested_mean([_values(run) for run in runs])
+
+
+def _against(shared: Sequence[tuple[Record, Record]]) -> dict[str, Any]:
+    """The difference between runs with the same seed on the same episodes."""
+    pairs = [np.subtract(_values(run, failed=True), _values(other, failed=True)) for other, run in shared]
+    pairs = [values[~np.isnan(values)] for values in pairs]
+    pairs = [values for values in pairs if len(values)]
+    if not pairs:
+        return {}
+    mean, count = float(np.mean([values.mean() for values in pairs])), sum(map(len, pairs))
+    seeds = f"{len(pairs)} seed{'s' if len(pairs) > 1 else ''}"
+    text = f"{count} episodes, {seeds}" if shared[0][0].unit in _OF_EPISODES else seeds
+    return {"against": Difference(mean, *nested_mean(pairs), count), "pairs": text}
 
 
 def _starts(run: Record) -> list[tuple[int, int]]:
     return [(row["episode"], row["seed"]) for row in run.episodes]
 
 
-def _values(run: Record) -> list[float]:
-    """What each episode adds to the score, NaN if it failed."""
+def _values(run: Record, failed: bool = False) -> list[float]:
+    """What each episode adds to the score, with `failed` also NaN for failed ones; else the score itself."""
+    if run.unit not in _OF_EPISODES:
+        return [run.score]
     name, factor = _OF_EPISODES[run.unit]
     values = [row.get(name) if row.get("status") == "ok" else None for row in run.episodes]
-    return [math.nan if value is None else factor * value for value in values]
+    numbers = [math.nan if value is None else factor * value for value in values]
+    return numbers if failed else [number for number in numbers if not math.isnan(number)] or [run.score]
 
 
 # --- output -----------------------------------------------------------------------------------------------------
@@ -145,7 +151,7 @@ def table(comparison: Comparison) -> list[list[str]]:
     for row, entry in zip(rows, comparison.entries, strict=True):
         gain = entry.against
         interval = "-" if gain is None else _interval(Interval(gain.low, gain.high), "+.1f")
-        row += ["-"] * 3 if gain is None else [f"{gain.mean:+.1f}", interval, f"{gain.n} {entry.pairs}"]
+        row += ["-"] * 3 if gain is None else [f"{gain.mean:+.1f}", interval, entry.pairs]
     return [columns, *rows]
 
 
@@ -161,7 +167,7 @@ def note(compared: Compared) -> str:
     """The meaning of the numbers."""
     lines = [
         "Scores are means over runs of the evaluation at the last step.",
-        "Intervals are over runs; those of a single run are over its episodes.",
+        "Intervals are by bootstrap over runs and their episodes; of a single run's success, Wilson's.",
     ]
     if len(compared.comparisons) > 1:
         lines.append("Runs on other data, or evaluated in another way, are in tables of their own.")

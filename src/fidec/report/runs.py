@@ -67,15 +67,17 @@ def find_runs(paths: Iterable[str | Path]) -> tuple[list[Path], dict[Path, str]]
     none = {}
     for path in map(Path, paths):
         below = _runs_below(path)
-        found |= {each.resolve(): each for each in reversed(below) if each.resolve() not in found}
+        for each in below:
+            found.setdefault(each.resolve(), each)
         if not below:
             none[path] = "holds no run" if path.is_dir() else "there is no such directory"
-    return sorted(found.values()), none
+    return list(found.values()), none
 
 
 def _runs_below(path: Path) -> list[Path]:
     found = []
     for place, directories, names in os.walk(path):
+        directories.sort()
         if MARKER in names:
             found.append(Path(place))
             directories.clear()  # a run holds no other run
