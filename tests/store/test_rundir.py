@@ -70,9 +70,9 @@ def test_create_write_and_read_back(tmp_path):
         run.config.unlink()
         with pytest.raises(RunError, match=r"config\.json is missing"):
             run.read_config()
-    named = {run.config, run.environment, run.status, run.run_log, run.checkpoints, run.replay, run.policy}
+    named = {run.config, run.environment, run.status, run.run_log, run.checkpoints, run.replay, run.policy, run.init}
     logs = {f"{name}.jsonl" for name in (*REPLAYED, "time")} | {"tb"}  # written by `RunLog`
-    assert {entry.name for entry in named} | logs == set(CONTENTS) - {"audit", "init"}  # of `audit`, --init-from
+    assert {entry.name for entry in named} | logs == set(CONTENTS) - {"audit"}  # which `fidec audit` writes
 
 
 def test_an_existing_run_needs_resume_or_overwrite(tmp_path):

@@ -115,6 +115,7 @@ class RunDirectory:
         self.config, self.environment = path / "config.json", path / "environment.json"
         self.status, self.run_log = path / "status.json", path / "run.log"
         self.checkpoints, self.replay, self.policy = path / "checkpoints", path / "replay", path / "policy"
+        self.init = path / "init"
 
     @classmethod
     def create(cls, path: str | Path, overwrite: bool = False) -> RunDirectory:

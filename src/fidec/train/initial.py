@@ -44,16 +44,14 @@ class Initial(NamedTuple):
         """The state in the structure of `template`; CheckpointError names the first array that does not fit."""
         return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), trees.unflatten_like(template, self.arrays))
 
-    def save(self, directory: Path) -> None:
-        place = directory / "init"
+    def save(self, place: Path) -> None:
         with files.writing(place, "the state that the run starts from"), replacing_directory(place) as new:
             trees.save_flat(new / STATE, self.arrays)
             files.write_manifest(new, {"spec": dataclasses.asdict(self.spec), "origin": self.origin})
 
 
-def read_initial(directory: Path) -> Initial:
+def read_initial(place: Path) -> Initial:
     """The copy that `save` made."""
-    place = directory / "init"
     record = files.verify_manifest(place)
     spec = config_from_json(Spec, record["spec"])
     return Initial(trees.load_flat(place / STATE), spec, record["origin"], files.sha256_file(place / STATE))

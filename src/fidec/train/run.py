@@ -93,7 +93,7 @@ def train(
     warnings = _check_data(config, dataset)
     with RunDirectory.create(config.out, overwrite=overwrite) as directory:
         if initial is not None:
-            initial.save(directory.path)
+            initial.save(directory.init)
         directory.write_config(config.to_json())
         return _train(config, dataset, buffer, _factory(config, env), directory, quiet, callback, warnings)
 

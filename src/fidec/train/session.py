@@ -82,7 +82,7 @@ def open_session(
     `stack` closes what is opened. Environments are started later (`Session.start_environments`). With `salvage` the
     run does without rows of its replay buffer and of its logs that are damaged.
     """
-    initial = None if config.init_from is None else read_initial(directory.path)
+    initial = None if config.init_from is None else read_initial(directory.init)
     spec = spec_of(config, dataset, initial)
     sampling = Sampling.of(dataset.spec, config.frame_stack, config.augment, config.buffer_fraction)
     feed = _open_feed(config, dataset, buffer, sampling)
