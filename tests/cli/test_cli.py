@@ -424,7 +424,7 @@ def test_damaged_runs(cli, run, npz, tmp_path):
     (run / "config.json").write_text("[]")
     check_error(cli("train", "--resume", run), 1, "config.json")
     (run / "config.json").unlink()
-    check_error(cli("train", "--resume", run), 1, "stopped before training began", "--overwrite")
+    check_error(cli("train", "--resume", run), 1, "has no config.json, but it has", "policy")
 
 
 def test_data_that_changed(cli, tiny, compile_cache, tmp_path):

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from fidec.store.jsonl import read_jsonl
+
 # Any task will do where the test puts its own environment in place of the task's.
 TASK = "pointmaze-medium-navigate-singletask-task1-v0"
 
@@ -68,7 +70,8 @@ class Processes:
 
     def start(self, *argv: object, cache: Path | None = None) -> subprocess.Popen:
         environ = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
-        environ["PYTHONPATH"] = str(self.site)
+        paths = [str(self.site), os.environ.get("PYTHONPATH")]  # the sources under test, if they are not installed
+        environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         environ["FIDEC_DATA_DIR"] = str(self.directory / "cache")
         if cache is not None:
             environ["JAX_COMPILATION_CACHE_DIR"] = str(cache)
@@ -98,7 +101,9 @@ class Processes:
 
 
 def read_rows(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    """The rows of a log that exists, after a check of their checksums."""
+    assert path.exists()
+    return read_jsonl(path)
 
 
 def check_error(result: tuple[int, str, str], code: int, *words: str) -> None:
