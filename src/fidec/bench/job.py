@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from fidec.bench.suite import Plan, Variant
 from fidec.store.jsonl import parse_line
 from fidec.store.lock import is_locked
-from fidec.store.rundir import LOCK, ROWS, RunDirectory, check_no_results
+from fidec.store.records import ROWS
+from fidec.store.rundir import LOCK, RunDirectory, check_no_results
 
 
 class Progress(NamedTuple):
