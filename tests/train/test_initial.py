@@ -11,8 +11,10 @@ from safetensors.numpy import load_file
 
 from fidec import dataset_from_arrays, fit, load_policy, resume
 from fidec.errors import CheckpointError, ConfigError, RunError
+from fidec.train.config import RunConfig, resolve
+from fidec.train.initial import with_initial
 from fidec.train.session import Session
-from helpers.runs import fingerprint, random_columns
+from helpers.runs import TASK, fingerprint, random_columns
 
 TINY = {"algo": "tiny", "batch_size": 8, "log_interval": 10, "checkpoint_interval": 10, "quiet": True}
 
@@ -69,6 +71,12 @@ def test_a_run_starts_from_another_and_resumes_without_it(first, other, tmp_path
     shutil.rmtree(killed / "init")
     with pytest.raises(CheckpointError, match=r"init/manifest\.json is missing"):
         resume(killed, other, quiet=True)
+
+
+def test_the_normalisation_is_that_of_the_other_run_unless_given(first):
+    """The command line resolves a configuration before the run starts."""
+    config = resolve(RunConfig(task=TASK, algo="tiny", init_from=first))  # a task's default is not to normalise
+    assert with_initial(config)[0].normalize_observations is True
 
 
 def test_the_state_is_part_of_a_checkpoints_identity(first, other, tmp_path):

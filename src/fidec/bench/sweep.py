@@ -62,7 +62,11 @@ class SweepJob(RunJob):
 
     def check_config(self, stored: dict[str, Any], any_data: bool) -> None:
         wanted, present = _compared(self.config), _compared(RunConfig.from_json(stored))
-        left_out = {"rendering" if self.config.rendering is None else "", "data" if any_data else ""}
+        # What is not given comes from the data, or from the run that this one starts from.
+        decided_later = [
+            name for name in ("rendering", "normalize_observations") if getattr(self.config, name) is None
+        ]
+        left_out = {*decided_later, *(["data"] if any_data else [])}
         other = [name for name in wanted if name not in left_out and present.get(name) != wanted[name]]
         if other:
             what = "; ".join(f"{name} {present.get(name)}, not {wanted[name]}" for name in other)

@@ -327,15 +327,20 @@ def resolve(config: RunConfig) -> RunConfig:
     if config.data is None and data and data.partition(":")[0] not in SOURCES.names():
         data = None  # a family of environments without data
     data_dir = config.data_dir.expanduser().absolute() if config.data_dir else None
+    init_from = Path(config.init_from).expanduser().absolute() if config.init_from else None
+    normalize = config.normalize_observations
+    if normalize is None and init_from is None:  # else as in the run that it starts from
+        normalize = config.task is None
     config = dataclasses.replace(
         config,
         options=options,
         out=out,
-        normalize_observations=config.task is None if (own := config.normalize_observations) is None else own,
+        normalize_observations=normalize,
         eval_envs=envs,
         data=data and absolute_source(data),
         buffer=config.buffer and absolute_source(config.buffer),
         data_dir=data_dir,
+        init_from=init_from,
     )
     return dataclasses.replace(config, online=resolve_online(config)) if config.online_steps else config
 
