@@ -115,6 +115,13 @@ def test_a_method_without_a_residual_map_is_reported(cli, npz, tmp_path):
     assert not (tmp_path / "bc" / "audit").exists()
 
 
+def test_a_link_in_the_place_of_the_audit_is_not_followed(cli, run, tmp_path):
+    (tmp_path / "outside").mkdir()
+    (run / "audit").symlink_to(tmp_path / "outside")
+    check_error(cli("audit", run, *QUICK), 1, "audit is a symbolic link")
+    assert not list((tmp_path / "outside").iterdir())
+
+
 def test_missing_and_changed_data_are_reported(cli, run, tmp_path):
     check_error(cli("audit", tmp_path / "nowhere"), 1, "nowhere", "no such directory")
     directory = RunDirectory.open(run, read_only=True)

@@ -49,12 +49,15 @@ def main(argv: list[str]) -> int:
     from fidec.audit.sentences import sentences
     from fidec.console import Progress
     from fidec.store import files
+    from fidec.store.rundir import check_links
     from fidec.train.policy import load_policy
 
     policy = load_policy(args.directory)
     dataset = data_of(args.directory, args.data, args.data_dir)
     check(policy, dataset)
     out = args.out or args.directory / "audit"
+    if args.out is None:
+        check_links(args.directory)
     with files.writing(out, "the audit"):  # before the computation, so that a bad directory fails at once
         out.mkdir(parents=True, exist_ok=True)
     with Progress(min(args.states, dataset.size)) as progress:

@@ -68,7 +68,7 @@ class RunDirectory:
                 raise RunError(f"{path} is a file; a run needs a directory. Choose another --out.")
             path.mkdir(parents=True, exist_ok=True)
         _check_ours(path)
-        _check_links(path)
+        check_links(path)
         held = lock.acquire(path / LOCK)
         try:
             _check_ours(path)
@@ -99,7 +99,7 @@ class RunDirectory:
             raise RunError(f"{path} is not a fidec run: it has no {MARKER} written by fidec")
         if read_only:
             return cls(path, None)
-        _check_links(path)
+        check_links(path)
         held = lock.acquire(path / LOCK)
         with contextlib.suppress(OSError):
             _give_back(path)
@@ -220,7 +220,7 @@ def _check_ours(path: Path) -> None:
         )
 
 
-def _check_links(path: Path) -> None:
+def check_links(path: Path) -> None:
     """Raise if one of the run's own files is a symbolic link: writing would follow it out of the directory."""
     with files.writing(path, "the run directory"):
         links = sorted(entry.name for entry in path.iterdir() if entry.is_symlink())
