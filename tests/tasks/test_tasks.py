@@ -138,8 +138,7 @@ def test_train_says_what_it_picked_and_from_where():
 
 
 def test_help_shows_the_tasks_own_defaults(capsys):
-    with pytest.raises(SystemExit):
-        cli.main(["train", "--task", "antmaze-umaze-v2", "--algo", "srpo", "--help"])
+    assert cli.main(["train", "--task", "antmaze-umaze-v2", "--algo", "srpo", "--help"]) == 0
     words = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "without a --task 100,000. (default: 3000000)" in words
     assert "Weight of Q against" in words
