@@ -117,3 +117,10 @@ def test_a_sweep_continues_and_compares(cli, here, tiny_env, npz, compile_cache,
     assert cli(*sweep)[0] == 0
     assert not here.started
     check_error(cli(*sweep, "--algo.jitter", 0.1), 2, "another configuration", "algo.jitter 0.5, not 0.1")
+
+    config = tmp_path / "out" / places[0] / "config.json"
+    config.write_text('{"algo": "tiny", "no_option": 1}')  # no hash: as of an older version
+    code, out, err = cli(*sweep)
+    assert (code, here.started) == (1, [])
+    assert f"is damaged and is not run. {config}: " in err
+    assert "tiny  " in out  # the other run is still compared

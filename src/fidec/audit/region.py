@@ -7,13 +7,13 @@ from pathlib import Path
 
 from fidec.audit.sentences import follows, number
 from fidec.store.rundir import RunDirectory
-from fidec.train.config import RunConfig
+from fidec.train.config import read_config
 
 
 def end_of_training(directory: Path) -> str | None:
     """How the penalty of a run ended, and what follows. None if the method has no budget with a multiplier."""
     run = RunDirectory.open(directory, read_only=True)
-    options = RunConfig.from_json(run.read_config()).options
+    options = read_config(run).options
     rows = [row for row in run.read_jsonl("train") if {"training/penalty", "training/multiplier"} <= row.keys()]
     if not rows or not hasattr(options, "trust_region"):
         return None

@@ -16,7 +16,7 @@ from fidec.data import OfflineDataset
 from fidec.errors import ConfigError, DataError, RunError
 from fidec.store import versions
 from fidec.store.rundir import RunDirectory
-from fidec.train.config import RunConfig
+from fidec.train.config import RunConfig, read_config
 from fidec.train.policy import Policy
 
 
@@ -87,7 +87,7 @@ def data_of(directory: Path, source: str | None = None, data_dir: Path | None = 
     run, config = None, RunConfig()
     if (directory / "run.json").exists():
         run = RunDirectory.open(directory, read_only=True)
-        config = RunConfig.from_json(run.read_config())
+        config = read_config(run)
     config = replace(config, data_dir=data_dir or config.data_dir)
     if source is not None:
         return config.load(source)

@@ -17,6 +17,7 @@ from fidec.store.jsonl import parse_line
 from fidec.store.lock import is_locked
 from fidec.store.records import ROWS
 from fidec.store.rundir import LOCK, RunDirectory, check_no_results
+from fidec.train.config import RunConfig, read_config
 
 
 class Progress(NamedTuple):
@@ -55,7 +56,7 @@ class RunJob(ABC):
         """The arguments of `fidec train` that start it."""
 
     @abstractmethod
-    def check_config(self, stored: dict[str, Any], any_data: bool) -> None:
+    def check_config(self, found: RunConfig, any_data: bool) -> None:
         """Raise an error if the directory holds another run than asked for. With `any_data` its data may differ."""
 
     @abstractmethod
@@ -76,7 +77,7 @@ class RunJob(ABC):
             check_no_results(self.directory)
             return "new"
         directory = RunDirectory.open(self.directory, read_only=True)
-        self.check_config(directory.read_config(), any_data)
+        self.check_config(read_config(directory), any_data)
         return (directory.read_status() or {"state": "failed"})["state"]
 
     def is_busy(self) -> bool:

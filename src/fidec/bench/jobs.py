@@ -11,7 +11,7 @@ from fidec import algos, tasks
 from fidec.bench.job import RunJob
 from fidec.bench.suite import Plan, Scale, Suite, SuiteTask, Variant, published_plan
 from fidec.envs.factory import factory_of
-from fidec.errors import ConfigError, RunError, naming
+from fidec.errors import ConfigError, naming
 from fidec.register import unknown
 from fidec.train.config import RunConfig, resolve, resolve_options
 
@@ -56,7 +56,7 @@ class Job(RunJob):
         method, preset, task = self.variant.method, self.variant.preset, self.suite_task.id
         return resolve_options(method, preset, task, setting=self.suite.setting, **self.changes)
 
-    def check_config(self, stored: dict[str, Any], any_data: bool) -> None:
+    def check_config(self, found: RunConfig, any_data: bool) -> None:
         plan, variant = self.plan, self.variant
         wanted = {"task": self.suite_task.id, "algo": variant.method, "preset": variant.preset, "seed": self.seed}
         names = ("steps", "online_steps", "batch_size", "eval_interval", "eval_episodes")
@@ -64,10 +64,6 @@ class Job(RunJob):
         wanted |= {} if self.suite_task.env is None else {"env": self.suite_task.env}
         wanted |= {} if any_data else {"data": self.data()}
         wanted |= asdict(self.options())
-        try:
-            found = RunConfig.from_json(stored)
-        except ConfigError as error:
-            raise RunError(f"{self.directory / 'config.json'}: {error}") from error
         present = vars(found) | asdict(found.options)
         if plan.online_steps:
             wanted |= online_fields(self.config().online)

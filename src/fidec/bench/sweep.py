@@ -60,8 +60,8 @@ class SweepJob(RunJob):
         place = ["--seed", str(self.config.seed), "--out", str(self.directory), "--overwrite"]
         return [*self.words, *place]
 
-    def check_config(self, stored: dict[str, Any], any_data: bool) -> None:
-        wanted, present = _compared(self.config), _compared(RunConfig.from_json(stored))
+    def check_config(self, found: RunConfig, any_data: bool) -> None:
+        wanted, present = _compared(self.config), _compared(found)
         # What is not given comes from the data, or from the run that this one starts from.
         decided_later = [
             name for name in ("rendering", "normalize_observations") if getattr(self.config, name) is None

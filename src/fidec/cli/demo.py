@@ -72,7 +72,7 @@ def main(argv: list[str]) -> int:
 def _train(args: DemoArgs) -> Path:
     """Train or resume the run; the result is its directory."""
     from fidec.store.rundir import RunDirectory
-    from fidec.train.config import RunConfig, resolve, resolve_options
+    from fidec.train.config import RunConfig, read_config, resolve, resolve_options
     from fidec.train.run import resume, train
 
     config = resolve(
@@ -92,7 +92,7 @@ def _train(args: DemoArgs) -> Path:
     assert config.out is not None
     if not (config.out / "config.json").exists():
         return train(config, overwrite=True).directory
-    stored = RunConfig.from_json(RunDirectory.open(config.out, read_only=True).read_config())
+    stored = read_config(RunDirectory.open(config.out, read_only=True))
     if dataclasses.replace(stored, out=config.out, data_dir=config.data_dir) != config:
         raise ConfigError(f"{args.out} holds a demo with another configuration: remove it, or choose another --out")
     return resume(config.out).directory

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from fidec import tasks
 from fidec.errors import FidecError, RunError
 from fidec.store.rundir import MARKER, RunDirectory
-from fidec.train.config import RunConfig
+from fidec.train.config import RunConfig, read_config
 
 SUCCESS, NORMALISED, RETURN, OTHER = "success in percent", "normalised score", "return", "score"  # the units
 # Fields that change neither what is learned nor how it is evaluated.
@@ -108,7 +108,7 @@ def read_record(path: Path) -> Record:
         raise RunError(
             f"is not finished: {status.get('state', 'stopped before training')}, step {status.get('step', 0)}"
         )
-    config = RunConfig.from_json(directory.read_config())
+    config = read_config(directory)
     evaluations = [row for row in directory.read_jsonl("eval") if row.get("evaluation/score") is not None]
     if not evaluations:
         raise RunError("has no evaluation with a score")

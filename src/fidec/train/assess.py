@@ -12,7 +12,7 @@ from fidec.envs.factory import EnvFactory, MakeEnv, factory_of
 from fidec.errors import ConfigError, FidecError
 from fidec.store import files
 from fidec.store.rundir import RunDirectory
-from fidec.train.config import RunConfig, resolve
+from fidec.train.config import RunConfig, read_config, resolve
 from fidec.train.evaluate import Evaluator
 from fidec.train.policy import Policy, lane_actor, load_policy
 
@@ -49,7 +49,7 @@ class Assessment:
         policy = load_policy(directory)
         config = RunConfig()
         if (directory / "run.json").exists():
-            config = RunConfig.from_json(RunDirectory.open(directory, read_only=True).read_config())
+            config = read_config(RunDirectory.open(directory, read_only=True))
         declaration = ""
         if task is None and env is None:
             task = policy.info.get("task") or config.task

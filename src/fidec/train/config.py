@@ -16,7 +16,8 @@ from fidec import algos, tasks
 from fidec.algos.common.base import check_choices
 from fidec.data.dataset import OfflineDataset
 from fidec.data.source import SOURCES, absolute_source, load_dataset
-from fidec.errors import ConfigError
+from fidec.errors import ConfigError, RunError
+from fidec.store.rundir import RunDirectory
 from fidec.store.schema import check
 
 _BY_PROTOCOL = cast(int, None)  # None until `resolve` takes the value of the task's protocol
@@ -257,6 +258,14 @@ class RunConfig:
             return with_protocol(cls(**values, options=options))
         except (TypeError, ValueError, AttributeError) as error:  # a value of another type, written by hand
             raise ConfigError(f"not a run's configuration: {error}") from error
+
+
+def read_config(directory: RunDirectory) -> RunConfig:
+    """The configuration of a run; RunError if its file is damaged or of another version."""
+    try:
+        return RunConfig.from_json(directory.read_config())
+    except ConfigError as error:
+        raise RunError(f"{directory.config}: {error}") from error
 
 
 def _at_least(least: int, name: str, value: int | None) -> None:

@@ -24,7 +24,7 @@ from fidec.store import files, trees
 from fidec.store.checkpoint import STATE, Checkpoints
 from fidec.store.directories import replacing_directory
 from fidec.store.rundir import RunDirectory
-from fidec.train.config import RunConfig, config_from_json
+from fidec.train.config import RunConfig, config_from_json, read_config
 from fidec.train.policy import CARD, Card
 from fidec.types import Spec
 
@@ -62,7 +62,7 @@ def with_initial(config: RunConfig) -> tuple[RunConfig, Initial]:
     run = Path(config.init_from or "").expanduser().absolute()
     with naming("--init-from"):
         directory = RunDirectory.open(run, read_only=True)
-        other = RunConfig.from_json(directory.read_config())
+        other = read_config(directory)
         newest = Checkpoints(directory.checkpoints, read_only=True).newest()
         if newest is None:
             raise CheckpointError(f"{run} has no checkpoint")

@@ -21,7 +21,7 @@ from fidec.errors import ConfigError, DataError, FidecError, RunError
 from fidec.store.rundir import RunDirectory, check_no_results
 from fidec.train import loop
 from fidec.train.buffer import check_buffer
-from fidec.train.config import OnlineConfig, RunConfig, resolve, resolve_online, task_options
+from fidec.train.config import OnlineConfig, RunConfig, read_config, resolve, resolve_online, task_options
 from fidec.train.configfile import ARRAYS
 from fidec.train.initial import Initial, check_initial, with_initial
 from fidec.train.memory import memory_errors
@@ -126,7 +126,7 @@ def resume(
         if not directory.config.exists():
             check_no_results(directory.path)
             raise RunError(f"{path} was stopped before training began. Start it again with its first command.")
-        config = RunConfig.from_json(directory.read_config())
+        config = read_config(directory)
         config = _with_env(config, directory, env)
         offline = not config.online_steps
         config = _extended(config, path, steps, online_steps, online)
