@@ -56,9 +56,7 @@ class SweepJob(RunJob):
         return self.config.data
 
     def arguments(self) -> list[str]:
-        # A start that was killed at once may have left files: they are overwritten.
-        place = ["--seed", str(self.config.seed), "--out", str(self.directory), "--overwrite"]
-        return [*self.words, *place]
+        return [*self.words, "--seed", str(self.config.seed), "--out", str(self.directory)]
 
     def check_config(self, found: RunConfig, any_data: bool) -> None:
         wanted, present = _compared(self.config), _compared(found)

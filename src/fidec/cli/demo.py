@@ -91,7 +91,7 @@ def _train(args: DemoArgs) -> Path:
     )
     assert config.out is not None
     if not (config.out / "config.json").exists():
-        return train(config, overwrite=True).directory
+        return train(config).directory
     stored = read_config(RunDirectory.open(config.out, read_only=True))
     if dataclasses.replace(stored, out=config.out, data_dir=config.data_dir) != config:
         raise ConfigError(f"{args.out} holds a demo with another configuration: remove it, or choose another --out")
