@@ -73,6 +73,7 @@ def test_options_that_contradict_the_sweep(given, algos, vary, words):
         (("--algos", "bc", "bc"), 2, "would hold two runs"),
         (("--seeds", "1", "1"), 2, "would hold two runs"),
         (("--seeds",), 2, "--seeds is empty"),
+        (("--seeds", "one"), 2, "expected a whole number, not 'one'"),
         (("--workers", "0"), 2, "--workers must be at least 1"),
         (("--online-steps", "5"), 2, "needs an environment"),
     ],
@@ -93,6 +94,10 @@ def test_a_sweep_continues_and_compares(cli, here, tiny_env, npz, compile_cache,
     code, out, _ = cli(*sweep, "--dry-run")
     first = shlex.split(out.splitlines()[0].partition("  #")[0])[1:]
     assert (code, len(out.splitlines())) == (0, 2)
+
+    here.fail = True
+    check_error(cli(*sweep[:-2]), 1, "1 of 1 runs failed: 1/1 tiny, seed 3. there is no finished run")
+    here.started.clear()
 
     here.fail = True
     code, out, err = cli(*sweep)

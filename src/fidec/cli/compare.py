@@ -42,11 +42,16 @@ def main(argv: list[str]) -> int:
         print_json(to_json(compared))
     else:
         print_compared(compared)
-    for path, reason in compared.left_out.items():
-        print(f"left out: {path}: {reason}", file=sys.stderr)
+    print_left_out(compared)
     if args.curves is not None:
         print(f"curves: {draw(compared, args.curves)}", file=sys.stderr)
     return 0
+
+
+def print_left_out(compared: Compared) -> None:
+    """The runs that are in no comparison, on stderr."""
+    for path, reason in compared.left_out.items():
+        print(f"left out: {path}: {reason}", file=sys.stderr)
 
 
 def print_compared(compared: Compared) -> None:

@@ -37,13 +37,7 @@ def parse(
     known = options.options_of(args)
     missing = lambda option: explain(option) or unknown("option", option, known, usage)  # noqa: E731
     argv = list(options.spell_out(argv, known, missing))
-    keywords |= {"args": argv, "prog": program, "config": (tyro.conf.FlagConversionOff,), "return_unknown_args": True}
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            parsed, rest = tyro.cli(args, **keywords)
-    except SystemExit:
-        raise ConfigError(f"{options.message_of(said.getvalue())} {usage}") from None
+    parsed, rest = _parse_known(args, argv, program, tyro.conf.FlagConversionOff, **keywords)
     if rest:
         raise ConfigError(f"there is no place for the word {rest[0]!r}. {usage}")
     return parsed
@@ -51,8 +45,23 @@ def parse(
 
 def split_args(args: type[Args], argv: list[str], program: str) -> tuple[Args, list[str]]:
     """Parse the options that `args` has; the other words are returned."""
-    config = (tyro.conf.FlagCreatePairsOff,)
-    return tyro.cli(args, args=argv, prog=program, config=config, return_unknown_args=True)
+    if not HELP.isdisjoint(argv):
+        config = (tyro.conf.FlagCreatePairsOff,)
+        return tyro.cli(args, args=argv, prog=program, config=config, return_unknown_args=True)
+    return _parse_known(args, argv, program, tyro.conf.FlagCreatePairsOff)
+
+
+def _parse_known(
+    args: type[Args], argv: list[str], program: str, switches: Any, **keywords: Any
+) -> tuple[Args, list[str]]:
+    """tyro's result and the words that it does not know. Its message about wrong arguments becomes one line."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(args, args=argv, prog=program, config=(switches,), return_unknown_args=True, **keywords)
+    except SystemExit:
+        message = options.message_of(said.getvalue())
+        raise ConfigError(f"{message} `{program} --help` explains the arguments.") from None
 
 
 Command = tuple[type, Callable[[Any], int], str]  # its arguments, what it does with them, and a line of help

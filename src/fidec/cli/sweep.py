@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
 from fidec.cli.output import import_from_here, split_args
 from fidec.errors import ConfigError, RunError
-
-if TYPE_CHECKING:
-    from fidec.train.config import RunConfig
 
 
 @dataclass(frozen=True)
@@ -45,7 +41,7 @@ def main(argv: list[str]) -> int:
     args, given = split_args(SweepArgs, argv, "fidec sweep")
     from fidec.bench.schedule import dry_run, run_all
     from fidec.bench.sweep import combine, sweep_jobs
-    from fidec.cli.compare import print_compared
+    from fidec.cli.compare import print_compared, print_left_out
     from fidec.cli.train import read_args
     from fidec.report.compare import compare
 
@@ -53,24 +49,19 @@ def main(argv: list[str]) -> int:
         raise ConfigError(f"--workers must be at least 1, not {args.workers}")
     import_from_here()
     combinations = combine(given, args.algos, args.vary)
-
-    def config_of(words: list[str]) -> RunConfig:
-        try:
-            return read_args(words, "fidec sweep")[0]
-        except SystemExit as stop:  # the parser has printed what is wrong
-            raise ConfigError("`fidec train` does not accept these options") from stop
-
-    jobs = sweep_jobs(config_of, combinations, args.seeds, args.out)
+    jobs = sweep_jobs(lambda words: read_args(words, "fidec sweep")[0], combinations, args.seeds, args.out)
     if args.dry_run:
         return dry_run(jobs)
     problems = run_all(jobs, args.out, args.workers)
-    if jobs[0].config.env_name is None:
-        print("The runs have no environment, so there are no scores to compare: name a --task or an --env.")
-    else:
-        compared = compare([job.directory for job in jobs])
+    if any(job.plan.eval_interval for job in jobs):
+        try:
+            compared = compare([job.directory for job in jobs])
+        except RunError as error:  # none is finished
+            raise RunError(". ".join([*problems, str(error)])) from error
         print_compared(compared)
-        for path, reason in compared.left_out.items():
-            print(f"left out: {path}: {reason}", file=sys.stderr)
+        print_left_out(compared)
+    else:
+        print("The runs have no evaluations, so there are no scores to compare.")
     if problems:
         raise RunError(". ".join(problems))
     return 0
