@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fidec import tasks
 from fidec.errors import FidecError, RunError
-from fidec.store.rundir import MARKER, RunDirectory
+from fidec.store.rundir import RunDirectory, runs_below
 from fidec.train.config import RunConfig, read_config
 
 SUCCESS, NORMALISED, RETURN, OTHER = "success in percent", "normalised score", "return", "score"  # the units
@@ -66,22 +65,12 @@ def find_runs(paths: Iterable[str | Path]) -> tuple[list[Path], dict[Path, str]]
     found: dict[Path, Path] = {}
     none = {}
     for path in map(Path, paths):
-        below = _runs_below(path)
+        below = runs_below(path, levels=10)
         for each in below:
             found.setdefault(each.resolve(), each)
         if not below:
             none[path] = "holds no run" if path.is_dir() else "there is no such directory"
     return list(found.values()), none
-
-
-def _runs_below(path: Path) -> list[Path]:
-    found = []
-    for place, directories, names in os.walk(path):
-        directories.sort()
-        if MARKER in names:
-            found.append(Path(place))
-            directories.clear()  # a run holds no other run
-    return found
 
 
 def read_runs(paths: Iterable[str | Path]) -> tuple[list[Record], dict[Path, str]]:

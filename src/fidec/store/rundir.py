@@ -188,15 +188,15 @@ def check_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def runs_below(path: Path, levels: int = 4) -> list[Path]:
-    """The runs in a directory, up to some levels deep, in order. What cannot be read is left out."""
+    """The directories with a run.json, up to some levels deep, in order. What cannot be read is left out."""
     found: list[Path] = []
-    for parent, names, _ in os.walk(path):
+    for parent, directories, names in os.walk(path):
         here = Path(parent)
-        if _has_marker(here):
+        if MARKER in names:
             found.append(here)
-        if _has_marker(here) or len(here.relative_to(path).parts) == levels:
-            names.clear()
-        names.sort()
+        if MARKER in names or len(here.relative_to(path).parts) == levels:
+            directories.clear()  # a run holds no other run
+        directories.sort()
     return found
 
 
