@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 
 from fidec import dataset_from_arrays, fit, load_policy, resume
 from fidec.errors import CheckpointError, ConfigError, RunError
+from fidec.store import files
 from fidec.train.config import RunConfig, resolve
 from fidec.train.initial import with_initial
 from fidec.train.session import Session
@@ -68,6 +69,9 @@ def test_a_run_starts_from_another_and_resumes_without_it(first, other, tmp_path
     shutil.rmtree(killed / "checkpoints" / "00000020")  # a kill after the first checkpoint
     resume(killed, other, quiet=True)
     assert fingerprint(killed, 20) == fingerprint(whole, 20)
+    files.write_manifest(killed / "init")  # intact, but without what a run writes
+    with pytest.raises(CheckpointError, match=r"init/manifest\.json was not written by fidec: spec is missing"):
+        resume(killed, other, quiet=True)
     shutil.rmtree(killed / "init")
     with pytest.raises(CheckpointError, match=r"init/manifest\.json is missing"):
         resume(killed, other, quiet=True)

@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -25,10 +25,17 @@ from fidec.store.checkpoint import STATE, Checkpoints
 from fidec.store.directories import replacing_directory
 from fidec.store.rundir import RunDirectory
 from fidec.train.config import RunConfig, config_from_json, read_config
-from fidec.train.policy import CARD, Card
+from fidec.train.policy import load_policy
 from fidec.types import Spec
 
 _STATE = "state/"  # the method's part of a checkpoint
+
+
+class Record(TypedDict):
+    """What the manifest holds besides the hashes."""
+
+    spec: dict[str, Any]
+    origin: str
 
 
 class Initial(NamedTuple):
@@ -53,6 +60,7 @@ class Initial(NamedTuple):
 def read_initial(place: Path) -> Initial:
     """The copy that `save` made."""
     record = files.verify_manifest(place)
+    files.check_schema(place / files.MANIFEST, record, Record)
     spec = config_from_json(Spec, record["spec"])
     return Initial(trees.load_flat(place / STATE), spec, record["origin"], files.sha256_file(place / STATE))
 
@@ -66,8 +74,7 @@ def with_initial(config: RunConfig) -> tuple[RunConfig, Initial]:
         newest = Checkpoints(directory.checkpoints, read_only=True).newest()
         if newest is None:
             raise CheckpointError(f"{run} has no checkpoint")
-        files.verify_manifest(directory.policy)
-        spec = config_from_json(Spec, files.read_json(directory.policy / CARD, Card)["spec"])
+        spec = load_policy(run).spec
     for name in ("algo", "normalize_observations"):
         own, theirs = getattr(config, name), getattr(other, name)
         if own is not None and own != theirs:
