@@ -227,11 +227,9 @@ def _load(
         if config.data is None:
             what = f"the task {config.task} has no data of its own" if config.task else "nothing to train on"
             raise ConfigError(f"{what}: name a data source with --data (npz:PATH, ...)")
-        with memory_errors(config):
-            dataset = config.load(config.data)
+        dataset = config.load(config.data)
     if buffer is None and config.buffer is not None:
-        with memory_errors(config, dataset):
-            buffer = config.load(config.buffer)
+        buffer = config.load(config.buffer)
     if buffer is not None:
         parts(config.batch_size, config.buffer_fraction)
         _check_agree(dataset, buffer)
