@@ -244,8 +244,8 @@ def test_states_that_are_not_finite_are_counted_and_left_out(of):
 @pytest.mark.parametrize(
     ("nats", "words"),
     [
-        (-0.001, "hardly moved, -0.001 nats: a larger budget is open"),
-        (0.004, "hardly moved, 0.004 nats: a larger budget is open"),
+        (-0.001, "hardly moved, -0.001 nats: a larger budget can be tried"),
+        (0.004, "hardly moved, 0.004 nats: a larger budget can be tried"),
         (0.16, "0.16 nats is a moderate distance"),
         (0.6, "0.6 nats is far"),
         (1.3, "1.3 nats is likely too far"),
@@ -262,9 +262,9 @@ def test_a_kl_says_what_follows(of, nats, words):
     [
         ([3e-3, 1e-3, 9e-4], [10, 12], (1e-3, "of the penalty"), ["0.0009 at the end, budget 0.001 (not in nats)"]),
         ([3e-3, 1e-3, 9e-4], [10, 12], (1e-3, "of the penalty"), ["in 67 % of", "10 at first, 12 at the end. `"]),
-        ([1e-5, 2e-5], [10, 8], (1e-3, "of the penalty"), ["far below and the multiplier still falls", "in 0 % of"]),
+        ([1e-5, 2e-5], [10, 8], (1e-3, "of the penalty"), ["far below its budget and the multiplier falls", "in 0 % of"]),
         ([1e-5, 2e-5], [10, 0], (1e-3, "of the penalty"), ["multiplier is 0", "does not limit"]),
-        ([1e-3, 5e-3], [10, 12], (1e-3, "of the penalty"), ["exceeds it and the multiplier still rises"]),
+        ([1e-3, 5e-3], [10, 12], (1e-3, "of the penalty"), ["exceeds its budget and the multiplier rises"]),
         ([0.1, 0.01], [10, 2], (0.5, "nats"), ["0.01 at the end, budget 0.5 (in nats)", "hardly moved", "estimate"]),
         ([0.1, 1.4], [10, 2], (1.0, "nats"), ["1.4 nats is likely too far", "`fidec audit RUN` measures the KL."]),
     ],

@@ -31,10 +31,11 @@ def describe(penalties: Sequence[float], multipliers: Sequence[float], budget: f
         f"trust region: penalty {number(penalty)} at the end, budget {number(budget)} ({kind}), within a factor of "
         f"2 of it in {100 * near:.0f} % of the log; multiplier {number(first)} at first, {number(last)} at the end."
     )
+    advice = "train longer, or {} --algo.multiplier-init."
     if penalty > 2 * budget:
-        text += " It exceeds it and the multiplier still rises: train longer, or raise --algo.multiplier-init."
+        text += f" The penalty exceeds its budget and the multiplier rises: {advice.format('raise')}"
     elif penalty < budget / 2 and last > 0:
-        text += " It is far below and the multiplier still falls: train longer, or lower --algo.multiplier-init."
+        text += f" The penalty is far below its budget and the multiplier falls: {advice.format('lower')}"
     elif penalty < budget / 2:
         text += " The multiplier is 0: the constraint does not limit the displacement."
     if unit != "nats":

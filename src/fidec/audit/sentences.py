@@ -14,7 +14,7 @@ def follows(nats: float) -> str:
     """What follows from the mean KL of a policy from its base policy."""
     best = "0.1 to 0.3 nats was best on the three tasks where it was measured"
     if nats < HARDLY:
-        return f"The policy has hardly moved, {number(nats)} nats: a larger budget is open ({best})."
+        return f"The policy has hardly moved, {number(nats)} nats: a larger budget can be tried ({best})."
     if nats < NEAR:
         return f"{number(nats)} nats is a moderate distance ({best})."
     compare = "compare with the base policy by `fidec eval --base`"
