@@ -262,7 +262,12 @@ def test_a_kl_says_what_follows(of, nats, words):
     [
         ([3e-3, 1e-3, 9e-4], [10, 12], (1e-3, "of the penalty"), ["0.0009 at the end, budget 0.001 (not in nats)"]),
         ([3e-3, 1e-3, 9e-4], [10, 12], (1e-3, "of the penalty"), ["in 67 % of", "10 at first, 12 at the end. `"]),
-        ([1e-5, 2e-5], [10, 8], (1e-3, "of the penalty"), ["far below its budget and the multiplier falls", "in 0 % of"]),
+        (
+            [1e-5, 2e-5],
+            [10, 8],
+            (1e-3, "of the penalty"),
+            ["far below its budget and the multiplier falls", "in 0 % of"],
+        ),
         ([1e-5, 2e-5], [10, 0], (1e-3, "of the penalty"), ["multiplier is 0", "does not limit"]),
         ([1e-3, 5e-3], [10, 12], (1e-3, "of the penalty"), ["exceeds its budget and the multiplier rises"]),
         ([0.1, 0.01], [10, 2], (0.5, "nats"), ["0.01 at the end, budget 0.5 (in nats)", "hardly moved", "estimate"]),

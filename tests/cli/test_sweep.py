@@ -73,7 +73,7 @@ def test_options_that_contradict_the_sweep(given, algos, vary, words):
         (("--algos", "bc", "bc"), 2, "would hold two runs"),
         (("--seeds", "1", "1"), 2, "would hold two runs"),
         (("--seeds",), 2, "--seeds is empty"),
-        (("--seeds", "one"), 2, "expected a whole number, not 'one'"),
+        (("--seeds", "one"), 2, "fidec sweep: Error parsing --seeds: "),
         (("--workers", "0"), 2, "--workers must be at least 1"),
         (("--online-steps", "5"), 2, "needs an environment"),
     ],
