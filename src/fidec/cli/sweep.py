@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
         raise ConfigError(f"--workers must be at least 1, not {args.workers}")
     import_from_here()
     combinations = combine(given, args.algos, args.vary)
-    jobs = sweep_jobs(lambda words: read_args(words, "fidec sweep")[0], combinations, args.seeds, args.out)
+    jobs = sweep_jobs(lambda words: read_args(words, "fidec train")[0], combinations, args.seeds, args.out)
     if args.dry_run:
         return dry_run(jobs)
     problems = run_all(jobs, args.out, args.workers)
