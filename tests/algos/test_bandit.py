@@ -105,9 +105,8 @@ def test_bc_is_the_mean_of_the_behaviour():
     np.testing.assert_allclose(actions, np.broadcast_to(np.mean(data, axis=0), actions.shape), atol=0.05)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == "fql" else pytest.mark.slow) for name in RIVALS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RIVALS)
 def test_rivals_beat_the_behaviour(name):
     options, margin = RIVALS[name]
     data, metrics, actions = train(name, base=False, **options)

@@ -125,7 +125,6 @@ RIVALS = {
     "rlpd": ({}, 0.7),
     "srpo": ({"beta": 0.3, "policy_hidden": (32, 32), **SMALL_DENOISER}, 0.7),
 }
-REPRESENTATIVES = ("iql",)  # the bandit has FiDec in the normal tier
 
 
 def test_the_problem_has_room():
@@ -138,9 +137,8 @@ def test_bc_is_the_mean_of_its_behaviour_and_creeps_as_it_does():
     np.testing.assert_allclose(steps, creep(), rtol=0.35)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in REPRESENTATIVES else pytest.mark.slow) for name in RIVALS]
-)
+@pytest.mark.slow  # the bandit has FiDec in the normal tier
+@pytest.mark.parametrize("name", RIVALS)
 def test_every_other_method_is_faster_than_the_clone(name):
     options, share = RIVALS[name]
     steps, _ = learn(name, **options)

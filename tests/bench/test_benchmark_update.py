@@ -33,6 +33,7 @@ def test_an_update_at_the_papers_size_stays_within_its_budget():
     assert half == pytest.approx(4.13, rel=0.02)  # 5 steps x 512 rows x 2 x 806,000 weights
 
 
+@pytest.mark.slow
 def test_the_benchmark_reports_every_figure(capsys):
     rows = update.main(
         [
