@@ -167,7 +167,8 @@ def start(
         if state == "done":
             return None
         words = job.command()
-        if state == "new" and "--eval-envs" not in words:
+        given = {word.partition("=")[0].replace("_", "-") for word in words}
+        if state == "new" and "--eval-envs" not in given:
             words += ["--eval-envs", str(min(len(cores), 8))]
         watcher.job_started(job, "starts" if state == "new" else "continues")
         output = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
