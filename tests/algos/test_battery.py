@@ -35,11 +35,13 @@ def takes_images(name):
 
 
 def all_cases():
-    """Every built-in method; its presets and its images are in the slow tier, FiDec's presets are not."""
+    """Every built-in method; presets and images are in the slow tier, but for the paper's own preset."""
     for name in METHODS.builtin():
         yield pytest.param(name, id=name)
         for preset in algos.get(name).presets:
-            yield pytest.param(f"{name}-{preset}", marks=() if name == "fidec" else pytest.mark.slow)
+            yield pytest.param(
+                f"{name}-{preset}", marks=() if (name, preset) == ("fidec", "paper") else pytest.mark.slow
+            )
         if takes_images(name):
             yield pytest.param(f"{name}/pixels", marks=pytest.mark.slow)
 

@@ -143,6 +143,7 @@ def trained(state, **options):
     return metrics
 
 
+@pytest.mark.slow
 def test_conservatism_lowers_q_away_from_the_data():
     state = start("calql", **LAGRANGE)
     # A multiplier of e^-30 stands for a weight of nothing.

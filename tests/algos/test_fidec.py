@@ -62,7 +62,13 @@ def test_fidec_with_the_isotropic_constraint_is_deflow():
     assert program("fidec", constraint="isotropic") == program("deflow")
 
 
-@pytest.mark.parametrize("case", [*CONSTRAINTS.builtin(), "auto", "closed_form"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=pytest.mark.slow if case in ("averaged", "velocity", "local") else ())
+        for case in (*CONSTRAINTS.builtin(), "auto", "closed_form")
+    ],
+)
 def test_an_update_is_finite_and_the_transport_has_the_penalty_and_its_budget(case):
     after, metrics = update(case)(fresh(case), batch(), jax.random.key(1))
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((after, metrics)))

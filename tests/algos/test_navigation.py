@@ -18,6 +18,7 @@ import pytest
 from fidec import algos
 from fidec.types import Batch, Spec
 
+pytestmark = pytest.mark.slow  # the bandit has FiDec in the normal tier
 GOAL = jnp.array([0.6, 0.4])
 SPEED, RADIUS, LIMIT = 0.2, 0.15, 60
 UPDATES, ROWS, DISCOUNT = 2000, 128, 0.9
@@ -137,7 +138,6 @@ def test_bc_is_the_mean_of_its_behaviour_and_creeps_as_it_does():
     np.testing.assert_allclose(steps, creep(), rtol=0.35)
 
 
-@pytest.mark.slow  # the bandit has FiDec in the normal tier
 @pytest.mark.parametrize("name", RIVALS)
 def test_every_other_method_is_faster_than_the_clone(name):
     options, share = RIVALS[name]

@@ -61,6 +61,7 @@ def test_overlap_and_several_environments(measure):
     assert rows[0]["ratio"] == 1.0
 
 
+@pytest.mark.slow
 def test_the_buffer(measure):
     rows = online.buffers(measure, SPEC, (10, 1000), 4)
     for row in rows:

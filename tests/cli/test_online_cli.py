@@ -105,6 +105,7 @@ def total_of(mode: str) -> int:
     return ONLINE if mode == "rlpd" else OFFLINE + ONLINE
 
 
+@pytest.mark.slow
 def test_killed_once(processes, npz, alone, compile_cache, tmp_path):
     seed = time.time_ns() % 2**32
     print(f"seed of the kill time: {seed}")

@@ -49,6 +49,7 @@ def installed(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
+@pytest.mark.slow
 def test_the_page_works_as_an_installed_package(installed, compile_cache, capsys):
     registers = {register.group: register for register in (METHODS, SOURCES, FAMILIES, CONSTRAINTS)}
     for group, points in installed.items():

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 SCRIPTS = sorted(Path(__file__).parents[2].glob("examples/*.py"))
+QUICK = ("deploy", "own_environment")  # the others train longer; README's page has what own_arrays shows
 
 
 @pytest.mark.usefixtures("compile_cache")
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "script", [pytest.param(p, id=p.stem, marks=() if p.stem in QUICK else pytest.mark.slow) for p in SCRIPTS]
+)
 def test_example_runs(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
     monkeypatch.syspath_prepend(str(script.parent))
     monkeypatch.chdir(tmp_path)

@@ -205,6 +205,7 @@ def test_one_step_policies_are_measured_for_every_seed_and_weight_and_stored_as_
         assert sum(row["modes"]) == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_the_closed_form_goes_as_far_as_its_budget_allows(flows):
     budgets = (1e-4, 4e-4, 4e-2)
     truth = lab.measure_closed_form(BIMODAL, flows, Renoised(t_eps="auto", samples=16), budgets, 1, SIZES)

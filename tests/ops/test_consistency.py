@@ -164,6 +164,7 @@ def with_constant_critic(params, heads):
     return {"params": {name: {**params["params"][name], "Dense_1": last}}}
 
 
+@pytest.mark.slow
 def test_the_average_moves_every_fifth_step_after_the_first_thousand():
     _, state, update = cac()
     drifted = state._replace(params=jax.tree.map(lambda leaf: leaf + 1.0, state.params))

@@ -41,6 +41,7 @@ def test_statistics_are_those_of_the_columns_and_a_constant_one_is_only_shifted(
     np.testing.assert_allclose(std, [*dataset.observations.std(axis=0)[:2], 1.0], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_other_units_train_the_same_policy(tmp_path, compile_cache):
     """Encoder ticks with normalisation, and the same data normalised by hand without it."""
     raw, ticks = columns(), columns()

@@ -53,7 +53,7 @@ KINDS = {
 }
 
 
-NORMAL = ("rebrac", "three environments", "episode")
+NORMAL = ("three environments", "episode")
 
 
 @pytest.fixture
