@@ -1,4 +1,4 @@
-"""What one update costs: `python -m benchmarks.update [--all] [--algo NAME] [--presets ...] [--hidden ...] [--json]`.
+"""What one update costs: `python -m benchmarks.update [--all | --flow-first | --algo NAME --presets ...] [--json]`.
 
 Everything is measured inside one run, interleaved and repeated, because machines are noisy: read the ratios. The
 FLOPs come from XLA's cost analysis of the compiled update; the machine's peak is its own matrix product at the
@@ -32,6 +32,8 @@ class BenchmarkArgs:
 
     all: bool = False
     """Measure all methods, each with its recommended preset, and their ratios to FQL."""
+    flow_first: bool = False
+    """Measure FQL, FiDec and DeFlow jointly, with the residual map at the next states, and with a frozen flow."""
     algo: str = "fidec"
     """Method, if not all."""
     presets: tuple[str, ...] = ("recommended", "paper", "released")
@@ -64,10 +66,11 @@ class Peak:
             self.chain(self.x, self.w).block_until_ready()
 
 
-def update_of(args: BenchmarkArgs, algo: str, preset: str) -> Update:
+def update_of(args: BenchmarkArgs, algo: str, preset: str, frozen: bool = False, **options: Any) -> Update:
     """The compiled update of one method and preset, at the asked size."""
     spec = Spec((args.observation_dim,), args.action_dim)
-    return Update(algos.make(algo, spec, preset=preset, hidden=args.hidden), spec, args.batch_size)
+    algorithm = algos.make(algo, spec, preset=preset, hidden=args.hidden, **options)
+    return Update(algorithm, spec, args.batch_size, frozen)
 
 
 class Loop:
@@ -94,7 +97,7 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     import sys
 
     args = parse(BenchmarkArgs, sys.argv[1:] if argv is None else argv, "python -m benchmarks.update")
-    if args.all:
+    if args.all or args.flow_first:
         rows = _measure_all(args)
         print_json(rows) if args.json else _print_all(args, rows)
         return rows
@@ -128,7 +131,15 @@ def _measure(args: BenchmarkArgs, preset: str, peak: Peak) -> dict[str, Any]:
 
 def _measure_all(args: BenchmarkArgs) -> list[dict[str, Any]]:
     """Every method once a round; the ratios are taken within the rounds."""
-    updates = {name: update_of(args, name, "recommended") for name in algos.names()}
+    if args.flow_first:
+        updates = {"fql": update_of(args, "fql", "recommended"), "flow_bc": update_of(args, "flow_bc", "recommended")}
+        updates["fql, frozen flow"] = update_of(args, "fql", "recommended", frozen=True)
+        for name in ("fidec", "deflow"):
+            updates[name] = update_of(args, name, "recommended")
+            updates[f"{name}, next states"] = update_of(args, name, "recommended", residual_at="next_observations")
+            updates[f"{name}, frozen flow"] = update_of(args, name, "recommended", frozen=True)
+    else:
+        updates = {name: update_of(args, name, "recommended") for name in algos.names()}
     times = in_turn({name: update.run for name, update in updates.items()}, args.repeats, args.seconds)
     rows = []
     for name, update in updates.items():

@@ -20,7 +20,8 @@ class Batch(NamedTuple):
 
     `masks` is 1 where the value of s' may be bootstrapped and 0 where the task ended there. `next_actions`
     is the data's action at s'; at the end of a trajectory, where there is none, it repeats `actions`. `returns`,
-    the discounted return from s on, is given to methods that ask for it (`Method.needs_returns`).
+    the discounted return from s on, is given to methods that ask for it (`Method.needs_returns`). `proposals` is what
+    a frozen behaviour flow proposes at s' (`Algorithm.frozen`).
     """
 
     observations: ArrayLike
@@ -30,6 +31,7 @@ class Batch(NamedTuple):
     next_observations: ArrayLike
     next_actions: ArrayLike
     returns: ArrayLike | None = None
+    proposals: Any = None
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,16 @@ def test_an_update_at_the_papers_size_stays_within_its_budget():
     assert half == pytest.approx(4.13, rel=0.02)  # 5 steps x 512 rows x 2 x 806,000 weights
 
 
+def test_training_with_a_frozen_flow_solves_none():
+    algorithm = algos.make("fidec", SPEC)
+    key, batch = rng.stream(0, "update"), update.random_batch(SPEC, 256)
+    state = jax.eval_shape(algorithm.init, key)
+    frozen = some(algorithm.frozen)
+    batch = batch._replace(proposals=jax.eval_shape(some(frozen.propose), state, batch.next_observations, key))
+    cost = some(jax.jit(frozen.update).lower(state, batch, key).cost_analysis())["flops"] / 1e9
+    assert cost < gflop("recommended") / 2
+
+
 @pytest.mark.slow
 def test_the_benchmark_reports_every_figure(capsys):
     rows = update.main(

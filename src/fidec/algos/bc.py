@@ -33,17 +33,22 @@ def make(config: BCConfig, spec: Spec) -> Algorithm:
         return backbone.start(backbone.init_modules(key, {"actor": (actor, "s")}, spec), adam)
 
     def update(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
-        def actor_loss(own, params):
-            mean = actor.apply(own, batch.observations)
-            likelihood = policies.normal_log_prob(batch.actions, mean, jnp.zeros_like(mean))
-            return -likelihood.mean(), {"mse": jnp.mean((batch.actions - mean) ** 2)}
+        return backbone.descend(state, {"actor": lambda own, params: actor_loss(own, batch)}, adam)
 
-        return backbone.descend(state, {"actor": actor_loss}, adam)
+    def actor_loss(own, batch: Batch):
+        mean = actor.apply(own, batch.observations)
+        likelihood = policies.normal_log_prob(batch.actions, mean, jnp.zeros_like(mean))
+        return -likelihood.mean(), {"mse": jnp.mean((batch.actions - mean) ** 2)}
+
+    def validate(state: State, batch: Batch, key: PRNGKey) -> Metrics:
+        loss, metrics = actor_loss(state.params["actor"], batch)
+        return {"actor_loss": loss, **metrics}
 
     def act(state: State, observations, key, noise=1.0):
         return jnp.clip(actor.apply(state.params["actor"], observations), -1.0, 1.0)
 
-    return Algorithm(init, update, act, lambda state: backbone.keep_params(state, "actor"))
+    policy = lambda state: backbone.keep_params(state, "actor")  # noqa: E731
+    return Algorithm(init, update, act, policy, validate=validate)
 
 
 METHOD = Method(

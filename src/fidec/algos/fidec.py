@@ -21,15 +21,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from fidec import nn, optim
-from fidec.algos.common import backbone, refined
-from fidec.algos.common.base import Algorithm, Method, State, Transport, with_base
+from fidec.algos.common import backbone, frozen, refined
+from fidec.algos.common.base import Algorithm, Frozen, Method, State, Transport, with_base
 from fidec.algos.constraints import CONSTRAINTS, Constraint, Model, Move
 from fidec.errors import ConfigError
 from fidec.ops import dual, fisher, values
@@ -52,6 +52,9 @@ class ResidualConfig(refined.RefinedConfig):
     """One simultaneous step on all modules (the released code), or critic, flow, residual, multiplier in turn, each
     with the modules before it updated (the paper's Algorithm 1). In both orders the base actions are those of the
     update's start, which saves a flow solve."""
+    residual_at: Literal["observations", "next_observations"] = "observations"
+    """The states at which the residual map is trained. The critic needs base actions at the next observations anyway,
+    so training there saves the second of two flow solves."""
     normalize_q: bool = True
     """Divide Q by its mean magnitude in the residual's objective."""
     clip_scope: optim.ClipScope = "module"
@@ -115,6 +118,21 @@ PRESETS = {
 }
 
 
+def _rows_first(known: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """Scores (K, rows, d) as (rows, K, d), and back; they are stored with the rows first."""
+    return {name: jnp.swapaxes(each, 0, 1) if name == "scores" else each for name, each in known.items()}
+
+
+class Constrained(NamedTuple):
+    """Where the residual map learns: states, base actions, and what the constraint reads of the flow."""
+
+    observations: Any
+    base: jax.Array
+    known: dict[str, jax.Array]  # fields of `Model`
+    t_eps: jax.Array | None
+    key: PRNGKey
+
+
 def make(config: FiDecConfig, spec: Spec) -> Algorithm:
     return make_constrained(config, spec, config.build_constraint(), config.calibrate_every)
 
@@ -153,37 +171,67 @@ def make_constrained(
     def update(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
         noise_key, flow_key, penalty_key = jax.random.split(key, 3)
         calibrate_key, anchor_key = jax.random.fold_in(penalty_key, 1), jax.random.fold_in(penalty_key, 2)
-        rows, d = batch.actions.shape
-        # Base actions. One solve serves s and s': twice the rows, half the launches.
+        (rows, d), following = batch.actions.shape, config.residual_at == "next_observations"
         encode = partial(behaviour.encode, state.params["flow"])
-        both = jnp.concatenate([encode(batch.observations), encode(batch.next_observations)])
-        noise = jax.random.normal(noise_key, (2 * rows, d))
-        base = behaviour.sample(state.params["flow"], both, noise, encoded=True)
-        base, next_base = jax.lax.stop_gradient((base[:rows], base[rows:]))
-        velocity = behaviour.velocity(state.params["flow"], both[:rows], encoded=True)
+        # Base actions at s', or by one solve at s and s': twice the rows, half the launches.
+        features = encode(batch.next_observations)
+        features = features if following else jnp.concatenate([encode(batch.observations), features])
+        noise = jax.random.normal(noise_key, (len(features), d))
+        base = jax.lax.stop_gradient(behaviour.sample(state.params["flow"], features, noise, encoded=True))
+        base, next_base = base[:rows], base[-rows:]
+        velocity = behaviour.velocity(state.params["flow"], features[:rows], encoded=True)
         anchors = jax.lax.stop_gradient(constraint.anchors(velocity, base, anchor_key, config.flow_steps))
-        t_eps = calibrate(state, velocity, batch.actions, calibrate_key) if calibrated else None
+        data = batch.next_actions if following else batch.actions
+        t_eps = calibrate(state, velocity, data, calibrate_key) if calibrated else None
+
+        def flow_loss(own, params):
+            return behaviour.loss(own, batch.observations, batch.actions, flow_key), {}
+
+        observations = batch.next_observations if following else batch.observations
+        constrained = Constrained(observations, base, {"anchors": anchors}, t_eps, penalty_key)
+        return descend(state, batch, next_base, constrained, {"flow": flow_loss})
+
+    def update_frozen(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
+        """The residual map learns at the next states, whose base actions are known."""
+        pick_key, calibrate_key, penalty_key = jax.random.split(key, 3)
+        known = _rows_first(frozen.pick(batch.proposals, pick_key))
+        base, t_eps = known.pop("actions"), None
+        if calibrated:
+            velocity = behaviour.velocity(state.params["flow"], batch.next_observations)
+            t_eps = calibrate(state, velocity, batch.next_actions, calibrate_key)
+        known = {"anchors": base, **known}
+        return descend(state, batch, base, Constrained(batch.next_observations, base, known, t_eps, penalty_key), {})
+
+    def propose(state: State, observations, key):
+        """Base actions, and what the constraint can compute from them before the displacement is known."""
+
+        def prepared(observations, noise, base):
+            model = behaviour_at(state.params, observations, {"anchors": base}, None)
+            known = constraint.prepare(model, base, jax.random.fold_in(key, 1), config.flow_steps)
+            return _rows_first(known)
+
+        return frozen.propose(behaviour, state.params["flow"], observations, key, config.proposals, prepared)
+
+    def descend(state: State, batch: Batch, next_base, at: Constrained, others) -> tuple[State, Metrics]:
+        """One update of critic, residual map and multiplier, and of the modules whose losses are in `others`."""
 
         def critic_loss(own, params):
             next_displacement = residual.apply(params["residual"], batch.next_observations, next_base)
             next_actions = jnp.clip(next_base + next_displacement, -1.0, 1.0)
             return backbone.policy_critic_loss(critic, own, state.target["critic"], batch, next_actions, config)
 
-        def flow_loss(own, params):
-            return behaviour.loss(own, batch.observations, batch.actions, flow_key), {}
-
         def residual_loss(own, params):
-            field = partial(residual.apply, own, batch.observations)
-            displacement = field(base)
-            actions = jnp.clip(base + displacement, -1.0, 1.0)
-            q = critic.apply(params["critic"], batch.observations, actions).mean(axis=0)
+            field = partial(residual.apply, own, at.observations)
+            displacement = field(at.base)
+            actions = jnp.clip(at.base + displacement, -1.0, 1.0)
+            q = critic.apply(params["critic"], at.observations, actions).mean(axis=0)
             q_scale = values.value_scale(q) if config.normalize_q else 1.0
-            model = behaviour_at(params, batch.observations, anchors, t_eps)
-            penalty = constraint.mean(constraint.penalty(Move(field, base, displacement), model, penalty_key))
+            model = behaviour_at(params, at.observations, at.known, at.t_eps)
+            penalty = constraint.mean(constraint.penalty(Move(field, at.base, displacement), model, at.key))
             multiplier = jnp.exp(params["multiplier"]) if log_dual else params["multiplier"]
             multiplier = jax.lax.stop_gradient(multiplier)
             metrics = {"q_policy": q.mean(), "penalty": penalty, "multiplier": multiplier}
-            metrics |= refined.displacement_metrics(base, displacement)
+            metrics |= refined.displacement_metrics(at.base, displacement)
             return multiplier * penalty - q_scale * q.mean(), metrics
 
         def transform(grads, metrics):
@@ -193,25 +241,25 @@ def make_constrained(
                 metrics["grad_norm/multiplier"] = optax.tree.norm(grads["multiplier"])
             return optim.clip_gradients(grads, config.grad_clip, config.clip_scope)
 
-        losses = {"critic": critic_loss, "flow": flow_loss, "residual": residual_loss}
+        losses = {"critic": critic_loss, **others, "residual": residual_loss}
         turns = [losses] if config.order == "joint" else [{name: loss} for name, loss in losses.items()]
-        after, metrics, frozen = state, {}, backbone.frozen_modules(config)
+        after, metrics = state, {}
         for turn in turns:
-            after, logged = backbone.gradient_step(after, turn, adam, frozen, transform)
+            after, logged = backbone.gradient_step(after, turn, adam, backbone.frozen_modules(config), transform)
             metrics |= logged
         constants = {}
         if not log_dual:
             multiplier, violation = state.params["multiplier"], metrics["penalty"] - budget
             constants["multiplier"] = dual.projected_step(multiplier, violation, config.dual_step_size)
         if calibrated:
-            constants["t_eps"] = metrics["t_eps"] = t_eps
-        metrics["loss"] = metrics["critic_loss"] + metrics["flow_loss"] + metrics["residual_loss"]
+            constants["t_eps"] = metrics["t_eps"] = at.t_eps
+        metrics["loss"] = sum((metrics[f"{name}_loss"] for name in losses), jnp.zeros(()))
         after = after._replace(params={**after.params, **constants})
         return backbone.advance(state, after, config.target_rate), metrics
 
-    def behaviour_at(params, observations, anchors, t_eps) -> Model:
+    def behaviour_at(params, observations, known, t_eps) -> Model:
         velocity = behaviour.velocity(params["flow"], observations)
-        return Model(velocity, partial(behaviour.sample, params["flow"], observations), anchors, t_eps)
+        return Model(velocity, partial(behaviour.sample, params["flow"], observations), t_eps=t_eps, **known)
 
     def move(params, observations, base, key):
         return base + residual.apply(params["residual"], observations, base)
@@ -219,12 +267,13 @@ def make_constrained(
     def transport(state: State, observations) -> Transport:
         field = partial(residual.apply, state.params["residual"], observations)
         model = partial(behaviour_at, state.params, observations, t_eps=state.params.get("t_eps"))
-        cost = lambda base, key: constraint.penalty(Move(field, base, field(base)), model(base), key)  # noqa: E731
-        return Transport(model(None).velocity, model(None).sample, field, cost, budget, constraint.unit)
+        at = lambda base: model({"anchors": base})  # noqa: E731
+        cost = lambda base, key: constraint.penalty(Move(field, base, field(base)), at(base), key)  # noqa: E731
+        return Transport(at(None).velocity, at(None).sample, field, cost, budget, constraint.unit)
 
     act_with_base = refined.act_by(critic, behaviour, spec, move)
     policy = lambda state: state._replace(target=None, optimiser=None)  # noqa: E731
-    return with_base(init, update, act_with_base, policy, transport)
+    return with_base(init, update, act_with_base, policy, transport, Frozen(update_frozen, propose))
 
 
 LOGS = {

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import optax
 
 from fidec import nn
-from fidec.algos.common import backbone, refined
-from fidec.algos.common.base import Algorithm, Method, State, Transport, with_base
+from fidec.algos.common import backbone, frozen, refined
+from fidec.algos.common.base import Algorithm, Frozen, Method, State, Transport, with_base
 from fidec.algos.constraints import CONSTRAINTS, Model, Quadratic
 from fidec.algos.constraints.isotropic import Isotropic
 from fidec.errors import ConfigError
@@ -84,17 +84,28 @@ def make(config: ClosedFormConfig, spec: Spec) -> Algorithm:
         noise_key, flow_key, score_key = jax.random.split(key, 3)
         noise = jax.random.normal(noise_key, batch.actions.shape)
         next_base = behaviour.sample(state.params["flow"], batch.next_observations, noise)
-        displacement = displace(state.params, batch.next_observations, next_base, score_key)
+
+        def flow_loss(own, params):
+            return behaviour.loss(own, batch.observations, batch.actions, flow_key), {}
+
+        return descend(state, batch, next_base, score_key, {"flow": flow_loss})
+
+    def update_frozen(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
+        pick_key, score_key = jax.random.split(key)
+        return descend(state, batch, frozen.pick(batch.proposals, pick_key)["actions"], score_key, {})
+
+    def propose(state: State, observations, key):
+        return frozen.propose(behaviour, state.params["flow"], observations, key, config.proposals)
+
+    def descend(state: State, batch: Batch, next_base, key: PRNGKey, others) -> tuple[State, Metrics]:
+        displacement = displace(state.params, batch.next_observations, next_base, key)
         next_actions = jax.lax.stop_gradient(jnp.clip(next_base + displacement, -1.0, 1.0))
 
         def critic_loss(own, params):
             return backbone.policy_critic_loss(critic, own, state.target["critic"], batch, next_actions, config)
 
-        def flow_loss(own, params):
-            return behaviour.loss(own, batch.observations, batch.actions, flow_key), {}
-
-        losses, frozen = {"critic": critic_loss, "flow": flow_loss}, backbone.frozen_modules(config)
-        state, metrics = backbone.descend(state, losses, adam, config.target_rate, frozen)
+        kept = backbone.frozen_modules(config)
+        state, metrics = backbone.descend(state, {"critic": critic_loss, **others}, adam, config.target_rate, kept)
         return state, metrics | refined.displacement_metrics(next_base, displacement)
 
     def move(params, observations, base, key):
@@ -112,7 +123,7 @@ def make(config: ClosedFormConfig, spec: Spec) -> Algorithm:
 
     act_with_base = refined.act_by(critic, behaviour, spec, move)
     policy = lambda state: backbone.keep_params(state, "critic", "flow")  # noqa: E731
-    return with_base(init, update, act_with_base, policy, transport)
+    return with_base(init, update, act_with_base, policy, transport, Frozen(update_frozen, propose))
 
 
 METHOD = Method(

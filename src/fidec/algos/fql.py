@@ -18,22 +18,20 @@ import jax.numpy as jnp
 import optax
 
 from fidec import nn
-from fidec.algos.common import backbone
-from fidec.algos.common.base import Algorithm, Method, State, with_base
+from fidec.algos.common import backbone, frozen
+from fidec.algos.common.base import Algorithm, Frozen, Method, State, with_base
 from fidec.ops import policies, values
 from fidec.types import Batch, Metrics, PRNGKey, Spec
 
 
 @dataclass(frozen=True)
-class FQLConfig(backbone.FlowConfig):
+class FQLConfig(backbone.BehaviourConfig):
     """FQL's options."""
 
     alpha: float = 10.0
     """Weight of the distillation; from 3 to 30,000 over the benchmark's tasks."""
     normalize_q: bool = False
     """Divide Q by its mean magnitude in the policy's objective."""
-    train_flow: bool = True
-    """Train the behaviour flow. False keeps it and its optimiser state as they are: a flow frozen online."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -56,25 +54,52 @@ def make(config: FQLConfig, spec: Spec) -> Algorithm:
         next_key, flow_key, noise_key = jax.random.split(key, 3)
         noise = jax.random.normal(noise_key, batch.actions.shape)
 
-        def critic_loss(own, params):
-            next_noise = jax.random.normal(next_key, batch.actions.shape)
-            next_actions = jnp.clip(student.apply(params["policy"], batch.next_observations, next_noise), -1.0, 1.0)
-            return backbone.policy_critic_loss(critic, own, state.target["critic"], batch, next_actions, config)
-
         def flow_loss(own, params):
             return teacher.loss(own, batch.observations, batch.actions, flow_key), {}
 
+        def taught(params):
+            return teacher.sample(params["flow"], batch.observations, noise)
+
+        critic_loss = critic_loss_of(state, batch, next_key)
+        policy_loss = policy_loss_of(batch.observations, noise, taught)
+        losses = {"critic": critic_loss, "flow": flow_loss, "policy": policy_loss}
+        return backbone.descend(state, losses, adam, config.target_rate, frozen=backbone.frozen_modules(config))
+
+    def critic_loss_of(state: State, batch: Batch, key: PRNGKey):
+        def critic_loss(own, params):
+            noise = jax.random.normal(key, batch.actions.shape)
+            next_actions = jnp.clip(student.apply(params["policy"], batch.next_observations, noise), -1.0, 1.0)
+            return backbone.policy_critic_loss(critic, own, state.target["critic"], batch, next_actions, config)
+
+        return critic_loss
+
+    def policy_loss_of(observations, noise, taught):
+        """The loss of the student; `taught(params)` are the teacher's actions for this noise."""
+
         def policy_loss(own, params):
-            actions = student.apply(own, batch.observations, noise)
-            teacher_actions = teacher.sample(params["flow"], batch.observations, noise)
-            distillation = jnp.mean((actions - teacher_actions) ** 2)
-            q = critic.apply(params["critic"], batch.observations, jnp.clip(actions, -1.0, 1.0)).mean(axis=0)
+            actions = student.apply(own, observations, noise)
+            distillation = jnp.mean((actions - taught(params)) ** 2)
+            q = critic.apply(params["critic"], observations, jnp.clip(actions, -1.0, 1.0)).mean(axis=0)
             scale = values.value_scale(q) if config.normalize_q else 1.0
             loss = config.alpha * distillation - scale * q.mean()
             return loss, {"distillation": distillation, "q_policy": q.mean()}
 
-        losses = {"critic": critic_loss, "flow": flow_loss, "policy": policy_loss}
-        return backbone.descend(state, losses, adam, config.target_rate, frozen=backbone.frozen_modules(config))
+        return policy_loss
+
+    def propose(state: State, observations, key):
+        """The teacher's actions, with their noise."""
+        with_noise = lambda observations, noise, actions: {"noise": noise}  # noqa: E731
+        return frozen.propose(teacher, state.params["flow"], observations, key, config.proposals, with_noise)
+
+    def update_frozen(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
+        """The student learns at the next states, where the teacher's actions are known."""
+        next_key, pick_key = jax.random.split(key)
+        teaching = frozen.pick(batch.proposals, pick_key)
+        losses = {
+            "critic": critic_loss_of(state, batch, next_key),
+            "policy": policy_loss_of(batch.next_observations, teaching["noise"], lambda params: teaching["actions"]),
+        }
+        return backbone.descend(state, losses, adam, config.target_rate)
 
     def act_with_base(state: State, observations, key, candidates: int = 1, noise=1.0):
         start = noise * backbone.noise_for(key, observations, spec, candidates)
@@ -85,8 +110,8 @@ def make(config: FQLConfig, spec: Spec) -> Algorithm:
         q = critic.apply(state.params["critic"], observations, actions).mean(axis=0)
         return policies.best_of(actions, q), policies.best_of(base, q)
 
-    keep = ("critic", "flow", "policy")
-    return with_base(init, update, act_with_base, lambda state: backbone.keep_params(state, *keep))
+    policy = lambda state: backbone.keep_params(state, "critic", "flow", "policy")  # noqa: E731
+    return with_base(init, update, act_with_base, policy, frozen=Frozen(update_frozen, propose))
 
 
 METHOD = Method(

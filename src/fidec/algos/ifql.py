@@ -15,7 +15,7 @@ import optax
 
 from fidec import nn
 from fidec.algos.common import backbone
-from fidec.algos.common.base import Algorithm, Method, State, with_base
+from fidec.algos.common.base import Algorithm, Frozen, Method, State, with_base
 from fidec.algos.iql import ExpectileConfig, value_losses
 from fidec.ops import policies
 from fidec.types import Batch, Metrics, PRNGKey, Spec
@@ -61,7 +61,12 @@ def make(config: IFQLConfig, spec: Spec) -> Algorithm:
         q = critic.apply(state.params["critic"], observations, drawn).min(axis=0)
         return policies.best_of(drawn, q), drawn[0]  # the first one is a sample of the behaviour
 
-    return with_base(init, update, act_with_base, lambda state: backbone.keep_params(state, "critic", "flow"))
+    def update_frozen(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
+        losses = value_losses(config, critic, value, state.target["critic"], batch)
+        return backbone.descend(state, losses, adam, config.target_rate)
+
+    policy = lambda state: backbone.keep_params(state, "critic", "flow")  # noqa: E731
+    return with_base(init, update, act_with_base, policy, frozen=Frozen(update_frozen))
 
 
 METHOD = Method(

@@ -84,7 +84,7 @@ def sample(replay: Replay, key: PRNGKey, count: int) -> Batch:
 def check_columns(first: Batch, second: Batch, names: tuple[str, str]) -> None:
     """Raise a ConfigError for rows of different shapes, which would be broadcast, and for columns that one lacks."""
     for column, ours, theirs in zip(Batch._fields, first, second, strict=True):
-        shapes = [None if x is None else tuple(x.shape[1:]) for x in (ours, theirs)]
+        shapes = [jax.tree.map(lambda array: tuple(array.shape[1:]), each) for each in (ours, theirs)]
         if shapes[0] != shapes[1]:
             words = [f"no {column}" if s is None else f"{column} of shape {s}" for s in shapes]
             hint = "; `OfflineDataset.batch(discount)` has returns" if None in shapes else ""

@@ -85,6 +85,20 @@ class FlowConfig(ValueConfig):
         at_least_one(self, "flow_steps")
 
 
+@dataclass(frozen=True)
+class BehaviourConfig(FlowConfig):
+    """Options of methods whose flow only imitates the data."""
+
+    train_flow: bool = True
+    """Train the behaviour flow. False keeps it and its optimiser state as they are: a flow frozen online."""
+    proposals: int = 8
+    """M: with a frozen flow from another run (--flow), its actions that are drawn for each next state."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        at_least_one(self, "proposals")
+
+
 def require_flat(spec: Spec, method: str) -> None:
     """Raise ConfigError for images, for methods whose published networks take vectors only."""
     if len(spec.observation_shape) != 1:
@@ -201,7 +215,7 @@ class FlowPolicy:
 
     def __init__(self, hidden: Sequence[int], spec: Spec, steps: int):
         self.network: Any = nn.VelocityField(hidden, spec.action_dim, encoder(spec))
-        self.steps = steps
+        self.action_dim, self.steps = spec.action_dim, steps
 
     def encode(self, params: Params, observations: jax.Array) -> jax.Array:
         """Features of images; vectors are returned unchanged."""

@@ -85,6 +85,13 @@ class Explore(Protocol):
         ...
 
 
+@runtime_checkable
+class Validate(Protocol):
+    def __call__(self, state: Any, batch: Batch, key: PRNGKey) -> Metrics:
+        """The losses of the policy on held-out transitions."""
+        ...
+
+
 class State(NamedTuple):
     """The state of most methods: modules by name, their targets, their optimiser states, the step. Arrays only."""
 
@@ -110,6 +117,19 @@ class Transport(NamedTuple):
     """Unit of the budget: `nats` or `of the penalty`."""
 
 
+class Frozen(NamedTuple):
+    """Training with a frozen behaviour flow, whose actions at the data's next states are drawn once, before it.
+
+    The flow is `state.params["flow"]`. Neither function changes it, and `update` solves no flow.
+    """
+
+    update: Update
+    """`Algorithm.update` without the flow's loss; it reads `batch.proposals`."""
+    propose: Callable[[Any, ArrayLike, PRNGKey], Any] | None = None
+    """(state, observations, key) to proposals: a tree of arrays with one row for each observation. None if the
+    update needs none."""
+
+
 class Algorithm(NamedTuple):
     """A method with its configuration and data specification closed over.
 
@@ -119,7 +139,8 @@ class Algorithm(NamedTuple):
 
     A field is None if a method does not have the function. `explore` collects data online; a method without it
     explores with `act`. `act_with_base` is for methods with a behaviour model, `choose` for methods that can choose
-    among several actions by value. All of them use only what `policy` keeps.
+    among several actions by value. All of them use only what `policy` keeps. `frozen` is for methods that can be
+    trained with a behaviour flow from another run. `validate` is for methods that imitate the data.
     """
 
     init: Init
@@ -130,10 +151,17 @@ class Algorithm(NamedTuple):
     explore: Explore | None = None
     act_with_base: ActWithBase | None = None
     choose: Choose | None = None
+    frozen: Frozen | None = None
+    validate: Validate | None = None
 
 
 def with_base(
-    init: Init, update: Update, act_with_base: ActWithBase, policy: Any, transport: Any = None
+    init: Init,
+    update: Update,
+    act_with_base: ActWithBase,
+    policy: Any,
+    transport: Any = None,
+    frozen: Frozen | None = None,
 ) -> Algorithm:
     """An algorithm whose `act` and `choose` are `act_with_base` without the base actions."""
 
@@ -141,7 +169,7 @@ def with_base(
     def act(*args, **options):
         return act_with_base(*args, **options)[0]
 
-    return Algorithm(init, update, act, policy, transport, act_with_base=act_with_base, choose=act)
+    return Algorithm(init, update, act, policy, transport, None, act_with_base, act, frozen)
 
 
 @dataclass(frozen=True)
@@ -205,10 +233,12 @@ class Method:
 def _normalised(algorithm: Algorithm, spec: Spec) -> Algorithm:
     """The algorithm on normalised observations. Batches, environments and users have theirs in the data's units."""
 
-    def update(state, batch, key):
-        observations, following = spec.normalise(batch.observations), spec.normalise(batch.next_observations)
-        batch = batch._replace(observations=observations, next_observations=following)
-        return algorithm.update(state, batch, key)
+    def on_batches(update):  # or validate
+        def call(state, batch, key):
+            observations, following = spec.normalise(batch.observations), spec.normalise(batch.next_observations)
+            return update(state, batch._replace(observations=observations, next_observations=following), key)
+
+        return update and call
 
     def on_normalised(function):
         if function is None:
@@ -220,8 +250,11 @@ def _normalised(algorithm: Algorithm, spec: Spec) -> Algorithm:
 
         return call
 
+    frozen = algorithm.frozen and Frozen(on_batches(algorithm.frozen.update), on_normalised(algorithm.frozen.propose))
     acting = ("act", "transport", "explore", "act_with_base", "choose")
-    return algorithm._replace(update=update, **{name: on_normalised(getattr(algorithm, name)) for name in acting})
+    functions = {name: on_normalised(getattr(algorithm, name)) for name in acting}
+    functions |= {"update": on_batches(algorithm.update), "validate": on_batches(algorithm.validate)}
+    return algorithm._replace(frozen=frozen, **functions)
 
 
 def _fields(config: type) -> set[str]:

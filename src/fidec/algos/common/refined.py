@@ -18,15 +18,13 @@ from fidec.types import Spec
 
 
 @dataclass(frozen=True)
-class RefinedConfig(backbone.FlowConfig):
+class RefinedConfig(backbone.BehaviourConfig):
     """Options of every method that moves the actions of a behaviour flow."""
 
     budget: float = 0.001
     """epsilon: the trust region's size, in units of the penalty (isotropic: mean squared displacement)."""
     grad_clip: float | None = None
     """Largest gradient norm; None does not clip."""
-    train_flow: bool = True
-    """Train the behaviour flow. False keeps it and its optimiser state as they are: a flow frozen online."""
 
     def __post_init__(self):
         super().__post_init__()

@@ -53,6 +53,8 @@ class Model(NamedTuple):
     """Samples of the density that the velocity field describes."""
     t_eps: fisher.Time | None = None
     """The calibrated time, if the constraint's own is `auto`."""
+    scores: fisher.Scores | None = None
+    """The scores of a quadratic constraint at the base actions, if they were computed before."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,10 @@ class Constraint:
         """The actions at which the constraint is evaluated: the base actions."""
         return base
 
+    def prepare(self, model: Model, base: Actions, key: PRNGKey, steps: int) -> dict[str, Array]:
+        """Fields of `Model` that need the flow but not the displacement; a frozen flow computes them once."""
+        return {}
+
     def time(self, model: Model) -> fisher.Time:
         """t_eps as a number."""
         time = model.t_eps if self.t_eps == "auto" else self.t_eps
@@ -118,8 +124,13 @@ class Quadratic(Constraint):
         """c delta^T F delta."""
         return fisher.penalty(displacement, scores, damping=self.damping, scale=self.scale)
 
+    def prepare(self, model: Model, base: Actions, key: PRNGKey, steps: int) -> dict[str, Array]:
+        scores = None if self.t_eps == "auto" else self.scores(base, model, key)
+        return {} if scores is None else {"scores": scores}
+
     def penalty(self, move: Move, model: Model, key: PRNGKey) -> Costs:
-        return self.form(move.displacement, self.scores(move.base, model, key))
+        scores = self.scores(move.base, model, key) if model.scores is None else model.scores
+        return self.form(move.displacement, scores)
 
 
 @dataclass(frozen=True)
@@ -152,6 +163,9 @@ class KL(Constraint):
 
     def anchors(self, velocity: flow.Velocity, base: Actions, key: PRNGKey, steps: int) -> Actions:
         return flow.sample(velocity, jax.random.normal(key, base.shape), steps, "heun")
+
+    def prepare(self, model: Model, base: Actions, key: PRNGKey, steps: int) -> dict[str, Array]:
+        return {"anchors": self.anchors(model.velocity, base, key, steps)}
 
     def score(self, model: Model) -> fisher.ScoreFunction:
         """The behaviour's score as a function of actions and a key."""

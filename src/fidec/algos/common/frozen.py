@@ -1,0 +1,40 @@
+"""Proposals of a frozen behaviour flow: several actions for each state, drawn once and stored beside the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fidec.algos.common.backbone import FlowPolicy
+from fidec.types import Params, PRNGKey
+
+Further = Callable[[jax.Array, jax.Array, jax.Array], dict[str, jax.Array]]
+
+
+def propose(
+    flow: FlowPolicy,
+    params: Params,
+    observations: jax.Array,
+    key: PRNGKey,
+    count: int,
+    further: Further = lambda observations, noise, actions: {},
+) -> dict[str, jax.Array]:
+    """`count` flow samples for each observation: {"actions": (observations, count, d)}.
+
+    `further(observations, noise, actions)` gives other arrays to store, with a row for each action.
+    """
+    observations = jnp.repeat(observations, count, axis=0)
+    noise = jax.random.normal(key, (len(observations), flow.action_dim))
+    actions = flow.sample(params, observations, noise)
+    found = {"actions": actions, **further(observations, noise, actions)}
+    return jax.tree.map(lambda rows: rows.reshape(-1, count, *rows.shape[1:]), found)
+
+
+def pick(proposals: dict[str, jax.Array], key: PRNGKey) -> dict[str, Any]:
+    """One of the proposals of each row, drawn at random; the same one from all arrays."""
+    rows, count = proposals["actions"].shape[:2]
+    chosen = jax.random.randint(key, (rows,), 0, count)
+    return {name: each[jnp.arange(rows), chosen] for name, each in proposals.items()}
