@@ -12,7 +12,7 @@ import jax
 
 from fidec.types import PRNGKey
 
-STREAMS = ("init", "batch", "update", "evaluate", "explore", "act")
+STREAMS = ("init", "batch", "update", "evaluate", "explore", "act", "propose", "validate")
 
 
 def stream(seed: int, name: str) -> PRNGKey:

@@ -70,7 +70,8 @@ def test_create_write_and_read_back(tmp_path):
         run.config.unlink()
         with pytest.raises(RunError, match=r"config\.json is missing"):
             run.read_config()
-    named = {run.config, run.environment, run.status, run.run_log, run.checkpoints, run.replay, run.policy, run.init}
+    named = {run.config, run.environment, run.status, run.run_log, run.checkpoints, run.replay, run.policy}
+    named |= {run.init, run.flow}
     logs = {f"{name}.jsonl" for name in (*REPLAYED, "time")} | {"tb"}  # written by `RunLog`
     assert {entry.name for entry in named} | logs == set(CONTENTS) - {"audit"}  # which `fidec audit` writes
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -131,14 +132,18 @@ def make_feed(
     sampling: Sampling,
     *,
     discount: float | None = None,
+    proposals: Sequence[Any] = (),
     limit: float | None = None,
 ) -> Feed:
     """One data set, or two that are mixed: on the device if they take at most `limit` bytes, else on the host.
 
-    The default limit is half of the free memory. A `discount` adds returns.
+    The default limit is half of the free memory. A `discount` adds returns, `proposals` a column of each data set.
     """
     sources = [host_source(dataset, sampling.frame_stack, discount) for dataset in datasets]
-    if sum(dataset.nbytes for dataset in datasets) > (free_memory() / 2 if limit is None else limit):
+    for number, column in enumerate(proposals):
+        sources[number] = sources[number]._replace(rows=sources[number].rows._replace(proposals=column))
+    size = sum(dataset.nbytes for dataset in datasets) + sum(array.nbytes for array in jax.tree.leaves(proposals))
+    if size > (free_memory() / 2 if limit is None else limit):
         return HostFeed(sources, seed, batch_size, sampling)
     on_device = [jax.tree.map(jnp.asarray, source) for source in sources]
     data = on_device[0] if len(on_device) == 1 else Mixture(*on_device)
@@ -148,6 +153,12 @@ def make_feed(
 def batch_of(chunk: Chunk, step: Any, key: PRNGKey, sampling: Sampling) -> Batch:
     """The batch of a step, inside compiled code; `key` is the step's own."""
     return finish(jax.tree.map(lambda column: column[step - chunk.first], chunk.rows), key, sampling)
+
+
+def rows_at(source: Source, numbers: np.ndarray, sampling: Sampling) -> Batch:
+    """These rows of a source on the host, as a batch has them but for random shifts."""
+    rows = jax.tree.map(jnp.asarray, _take(source, numbers, sampling.frame_stack))
+    return finish(rows, rng.stream(0, "batch"), replace(sampling, augment=0.0))
 
 
 def free_memory() -> float:

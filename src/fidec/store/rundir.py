@@ -9,6 +9,7 @@ time.jsonl        wall-clock                       run.log           messages
 tb/  checkpoints/  policy/
 replay/           transitions of the online phase; the checkpoints refer to them
 init/             the state that a run started from, if that is of another run
+flow/             the behaviour flow, if it was trained first: a run, or a copy of another run's policy
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ STATES = ("running", "done", "failed", "preempted")
 CONTENTS = (
     *("config.json", "environment.json", "status.json", "run.log"),
     *("train.jsonl", "eval.jsonl", "episodes.jsonl", "exploration.jsonl", "time.jsonl"),
-    *("tb", "checkpoints", "replay", "policy", "audit", "init"),
+    *("tb", "checkpoints", "replay", "policy", "audit", "init", "flow"),
 )
 # Of these, what a run without a step does not have, or has empty.
 RESULTS = (*(f"{name}.jsonl" for name in REPLAYED), "checkpoints", "replay", "policy", "audit")
@@ -51,7 +52,7 @@ class RunDirectory:
         self.config, self.environment = path / "config.json", path / "environment.json"
         self.status, self.run_log = path / "status.json", path / "run.log"
         self.checkpoints, self.replay, self.policy = path / "checkpoints", path / "replay", path / "policy"
-        self.init = path / "init"
+        self.init, self.flow = path / "init", path / "flow"
 
     @classmethod
     def create(cls, path: str | Path, overwrite: bool = False) -> RunDirectory:

@@ -23,6 +23,7 @@ from fidec.store.schema import check
 _BY_PROTOCOL = cast(int, None)  # None until `resolve` takes the value of the task's protocol
 _PROTOCOL_FIELDS = ("steps", "eval_interval", "eval_episodes")
 _OWN_DATA = {"steps": 100_000, "eval_interval": 10_000, "eval_episodes": 50}  # of runs without a task
+_PATHS = ("data_dir", "out", "init_from", "flow")
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,16 @@ class RunConfig:
     then those of the paper's offline-to-online protocol, with its options if the task is in its table."""
     seed: int = 0
     """Random seed. Every random number is a function of the seed, a named stream and the step."""
+    flow: Path | None = None
+    """Run or policy whose behaviour flow is used as it is (fidec, deflow, fql, ifql). Its actions at all next states
+    are drawn once, and the rest is trained without a flow solve."""
+    flow_updates: int = 0
+    """Train the behaviour flow first, alone, for at most this many updates, in OUT/flow; then as with --flow."""
+    validation: float | None = None
+    """Share of the episodes that is held out. Methods that imitate the data log their loss on it. By default 0.05
+    for the flow of --flow-updates if there are at least 20 episodes, else 0."""
+    patience: int = 10
+    """With held-out episodes: stop after this many log intervals without a lower loss on them. 0 never stops."""
     batch_size: int = 256
     """Transitions in a batch, drawn uniformly with replacement."""
     frame_stack: int = 3
@@ -168,6 +179,16 @@ class RunConfig:
         return self.steps + self.online_steps
 
     @property
+    def has_flow(self) -> bool:
+        """Whether the behaviour flow is trained before the rest."""
+        return self.flow is not None or self.flow_updates > 0
+
+    @property
+    def held_out(self) -> float:
+        """The share of the episodes that this run does not train on. With --flow-updates it is the flow's alone."""
+        return 0.0 if self.flow_updates else self.validation or 0.0
+
+    @property
     def env_name(self) -> str | None:
         """The task or the environment, if the run has one."""
         return self.task or self.env
@@ -193,7 +214,7 @@ class RunConfig:
         positive = ("batch_size", "frame_stack", "eval_episodes", "candidates", "keep_checkpoints")
         for name in (*positive, "log_interval", "checkpoint_interval"):
             _at_least(1, name, getattr(self, name))
-        for name in ("seed", "eval_interval", "eval_envs"):
+        for name in ("seed", "eval_interval", "eval_envs", "flow_updates", "patience"):
             _at_least(0, name, getattr(self, name))
         if self.memory_limit is not None and not self.memory_limit >= 0:
             raise ConfigError(f"memory_limit must not be negative, not {self.memory_limit}")
@@ -206,6 +227,16 @@ class RunConfig:
         if not 0 < self.buffer_fraction < 1:
             raise ConfigError(f"buffer_fraction must lie strictly between 0 and 1, not {self.buffer_fraction}")
 
+        if self.validation is not None and not 0 <= self.validation <= 0.5:
+            raise ConfigError(f"validation is a share of the episodes, in [0, 0.5], not {self.validation}")
+        if self.flow is not None and self.flow_updates:
+            raise ConfigError("both --flow and --flow-updates are given: take a trained flow, or train one")
+        if self.has_flow and self.online_steps:
+            raise ConfigError(
+                "--flow and --flow-updates are for offline training: collected transitions have no proposals. Leave "
+                "out --online-steps, or train the flow together with the rest."
+            )
+
     def load(self, source: str) -> OfflineDataset:
         """The data of a source, with the directory and the action bounds of this run."""
         bounds = {
@@ -217,7 +248,7 @@ class RunConfig:
     def to_json(self) -> dict[str, Any]:
         """Values for a JSON file, from which `from_json` makes an equal configuration."""
         values = dataclasses.asdict(self)
-        for name in ("data_dir", "out", "init_from"):
+        for name in _PATHS:
             values[name] = None if values[name] is None else str(values[name])
         return values
 
@@ -231,6 +262,7 @@ class RunConfig:
             "out",
             "data_dir",
             "init_from",
+            "flow",
             "check_data",
             "memory_limit",
             "eval_envs",
@@ -250,7 +282,7 @@ class RunConfig:
             options = values.pop("options", None) or {}
             options = config_from_json(algos.get(values["algo"]).config_for(options), options)
             values["online"] = config_from_json(OnlineConfig, values.get("online") or {})
-            for name in ("data_dir", "out", "init_from"):
+            for name in _PATHS:
                 values[name] = None if values.get(name) is None else Path(values[name])
             for name in ("action_low", "action_high"):
                 values[name] = None if values.get(name) is None else tuple(values[name])
@@ -335,8 +367,8 @@ def resolve(config: RunConfig) -> RunConfig:
     data = config.data or (tasks.source_of(config.task) if config.task else None)
     if config.data is None and data and data.partition(":")[0] not in SOURCES.names():
         data = None  # a family of environments without data
-    data_dir = config.data_dir.expanduser().absolute() if config.data_dir else None
-    init_from = Path(config.init_from).expanduser().absolute() if config.init_from else None
+    given = (config.data_dir, config.init_from, config.flow)
+    data_dir, init_from, flow = (path and Path(path).expanduser().absolute() for path in given)
     normalize = config.normalize_observations
     if normalize is None and init_from is None:  # else as in the run that it starts from
         normalize = config.task is None
@@ -350,6 +382,7 @@ def resolve(config: RunConfig) -> RunConfig:
         buffer=config.buffer and absolute_source(config.buffer),
         data_dir=data_dir,
         init_from=init_from,
+        flow=flow,
     )
     return dataclasses.replace(config, online=resolve_online(config)) if config.online_steps else config
 

@@ -82,7 +82,7 @@ def _with_places(path: Path, values: dict[str, Any]) -> dict[str, Any]:
         if values.get(name) is not None:
             with naming(f"{path}: {name}"):
                 values[name] = source_from(path.parent, values[name])
-    for name in ("data_dir", "init_from"):
+    for name in ("data_dir", "init_from", "flow"):
         if values.get(name) is not None:
             values[name] = (path.parent / values[name].expanduser()).absolute()
     return values

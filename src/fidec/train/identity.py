@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict, cast
 
 from fidec.data import OfflineDataset
 from fidec.errors import RunError
 from fidec.store.checkpoint import Restored
 from fidec.store.rundir import RunDirectory, results_of
 from fidec.train.config import RunConfig
+from fidec.train.flow_first import Flow
 from fidec.train.initial import Initial
 
 
 class Identity(TypedDict):
-    """Part of every checkpoint."""
+    """Part of every checkpoint. Hashes, but for the configuration."""
 
     config: dict[str, Any]
     data: str
     buffer: str | None
     init: NotRequired[str]  # of the state that the run started from
+    flow: NotRequired[str]  # of the behaviour flow that was trained before
 
 
 def identity_of(
-    config: RunConfig, dataset: OfflineDataset, buffer: OfflineDataset | None, initial: Initial | None = None
+    config: RunConfig, dataset: OfflineDataset, buffer: OfflineDataset | None, **given: Initial | Flow | None
 ) -> Identity:
-    """The options that a resumed run cannot change, and the hashes of its data and of another run's state."""
+    """The options that a resumed run cannot change, and the hashes of its data and of what other runs gave it."""
     second = None if buffer is None else buffer.sha256
     identity: Identity = {"config": config.fixed(), "data": dataset.sha256, "buffer": second}
-    return identity if initial is None else {**identity, "init": initial.sha256}
+    return cast(Identity, {**identity, **{name: each.sha256 for name, each in given.items() if each is not None}})
 
 
 def check_identity(directory: RunDirectory, restored: Restored, own: Identity) -> None:
@@ -42,7 +44,7 @@ def check_identity(directory: RunDirectory, restored: Restored, own: Identity) -
     ]
     other += [
         f"{name} with SHA-256 {str(saved.get(name))[:12]}, now {str(own.get(name))[:12]}"
-        for name in ("data", "buffer", "init")
+        for name in ("data", "buffer", "init", "flow")
         if saved.get(name) != own.get(name)
     ]
     if other:

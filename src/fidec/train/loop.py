@@ -225,6 +225,8 @@ def catch_signals() -> Iterator[Signals]:
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
+            if isinstance(handler, Signals) and signals.received is not None:
+                handler.received = signals.received  # the run that this one is a part of stops too
 
 
 def run_to(

@@ -157,8 +157,8 @@ class Frames:
         return np.concatenate(self._frames, axis=-1)
 
 
-def load_policy(directory: str | Path) -> Policy:
-    """Read a policy directory, or the `policy/` of a run. Its hashes are checked, and no code is loaded from it."""
+def policy_directory(directory: str | Path) -> Path:
+    """The directory of a policy: this one, or the `policy/` of a run. CheckpointError if there is none."""
     directory = Path(directory)
     is_run = (directory / "run.json").exists()
     if is_run or (not (directory / CARD).exists() and (directory / "policy").is_dir()):
@@ -169,6 +169,12 @@ def load_policy(directory: str | Path) -> Policy:
                 f"the run {directory.parent} has no policy yet: it is saved with the first checkpoint"
             )
         raise CheckpointError(f"there is no policy at {directory}: no such directory")
+    return directory
+
+
+def load_policy(directory: str | Path) -> Policy:
+    """Read a policy directory, or the `policy/` of a run. Its hashes are checked, and no code is loaded from it."""
+    directory = policy_directory(directory)
     return read_directory(directory, lambda: _read_policy(directory))  # training may save it meanwhile
 
 

@@ -23,6 +23,7 @@ from fidec.train import loop
 from fidec.train.buffer import check_buffer
 from fidec.train.config import OnlineConfig, RunConfig, read_config, resolve, resolve_online, task_options
 from fidec.train.configfile import ARRAYS
+from fidec.train.flow_first import Flow, copy_flow, frozen_of, load_flow, stage_config, stage_state
 from fidec.train.initial import Initial, check_initial, with_initial
 from fidec.train.memory import memory_errors
 from fidec.train.policy import select_act
@@ -35,6 +36,7 @@ class Preempted(RunError):
 
     def __init__(self, number: int, text: str):
         super().__init__(f"{signal.Signals(number).name}: {text}")
+        self.number = number
         self.exit_code = 130 if number == signal.SIGINT else 75
 
 
@@ -282,6 +284,8 @@ def _check_method(config: RunConfig, spec: Spec, initial: Initial | None) -> Non
     key = rng.stream(config.seed, "evaluate")
     if initial is not None:
         check_initial(config, initial, spec, jax.eval_shape(algorithm.init, key))
+    if config.has_flow:
+        frozen_of(algorithm, config.algo)
     if config.env_name is None:
         return
     observation = jax.ShapeDtypeStruct(spec.observation_shape, spec.observation_dtype)
@@ -325,7 +329,9 @@ def _train(
     try:
         with memory_errors(config, dataset, buffer), ExitStack() as stack:
             signals = stack.enter_context(loop.catch_signals())
-            run = open_session(config, dataset, buffer, env, directory, stack, signals, quiet, callback, salvage)
+            flow = _provide_flow(config, dataset, buffer, directory, quiet)
+            how = (quiet, callback, salvage, flow)
+            run = open_session(config, dataset, buffer, env, directory, stack, signals, *how)
             for text in messages:
                 run.journal.message(text)
             if not run.done:
@@ -362,6 +368,30 @@ def _train(
             signals.received, f"saved at step {run.step}. Continue with: fidec train --resume {directory.path}"
         )
     return Result(directory.path, run.step, run.evaluation, stopped=not run.done)
+
+
+def _provide_flow(
+    config: RunConfig, dataset: OfflineDataset, buffer: OfflineDataset | None, directory: RunDirectory, quiet: bool
+) -> Flow | None:
+    """The behaviour flow that the run is given: a copy of another run's, or one that is trained now, in `flow/`."""
+    if not config.has_flow:
+        return None
+    spec, place = spec_of(config, dataset), directory.flow
+    if config.flow is not None and not place.exists():
+        load_flow(config.flow, config, spec)  # raises before anything is copied
+        copy_flow(config.flow, place)
+    elif config.flow is None and (state := stage_state(place)) != "done":
+        try:
+            if state is None:
+                stage = stage_config(config, place, len(dataset.episodes))
+                train(stage, dataset, buffer, overwrite=True, quiet=quiet)
+            else:
+                resume(place, dataset, buffer, quiet=quiet)
+        except Preempted as error:
+            text = f"the behaviour flow is saved in {place}. Continue with: fidec train --resume {directory.path}"
+            directory.write_status("preempted", 0, signal.Signals(error.number).name)
+            raise Preempted(error.number, text) from error
+    return load_flow(place, config, spec)
 
 
 def _all_failed(evaluation: dict[str, Any] | None) -> int:

@@ -10,13 +10,15 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NotRequired, TypedDict
 
+import jax
 import numpy as np
 
-from fidec import algos
+from fidec import algos, rng
 from fidec.algos import Algorithm
 from fidec.console import Progress
 from fidec.data import OfflineDataset
 from fidec.data.feed import Feed, HostFeed, free_memory, make_feed
+from fidec.data.holdout import hold_out
 from fidec.data.sampling import Sampling
 from fidec.envs.factory import EnvFactory
 from fidec.errors import EnvError
@@ -28,10 +30,12 @@ from fidec.store.rundir import RunDirectory
 from fidec.train import loop
 from fidec.train.config import RunConfig
 from fidec.train.evaluate import Evaluator
+from fidec.train.flow_first import Flow, draw_proposals, frozen_of, with_flow
 from fidec.train.identity import Identity, check_identity, check_never_saved, identity_of
 from fidec.train.initial import Initial, read_initial
 from fidec.train.online import Online, Position, make_online
 from fidec.train.policy import Policy
+from fidec.train.validation import Validation
 from fidec.types import Spec
 
 Callback = Callable[[int, dict[str, Any]], object]
@@ -76,23 +80,31 @@ def open_session(
     quiet: bool,
     callback: Callback | None = None,
     salvage: bool = False,
+    flow: Flow | None = None,
 ) -> Session:
     """Open the data, restore the newest checkpoint if there is one, and record the software versions.
 
     `stack` closes what is opened. Environments are started later (`Session.start_environments`). With `salvage` the
-    run does without rows of its replay buffer and of its logs that are damaged.
+    run does without rows of its replay buffer and of its logs that are damaged. A `flow` is used as it is.
     """
     initial = None if config.init_from is None else read_initial(directory.init)
     spec = spec_of(config, dataset, initial)
+    algorithm = algos.get(config.algo).build(config.options, spec)
     sampling = Sampling.of(dataset.spec, config.frame_stack, config.augment, config.buffer_fraction)
-    feed = _open_feed(config, dataset, buffer, sampling)
+    used, held = hold_out(dataset, config.held_out) if config.held_out else (dataset, None)
+    data, proposals = [used] if buffer is None else [used, buffer], []
+    if flow is not None:
+        state = with_flow(jax.jit(algorithm.init)(rng.stream(config.seed, "init")), flow)
+        proposals = [draw_proposals(algorithm, state, each, sampling, config.seed, quiet) for each in data]
+        algorithm = algorithm._replace(update=frozen_of(algorithm, config.algo).update)
+    feed = _open_feed(config, data, sampling, proposals)
     stack.callback(feed.close)
     journal = Journal(directory, config.total, quiet)
     stack.callback(journal.log.close)
     stack.enter_context(journal.progress)
     session = Session(
         config=config,
-        algorithm=algos.get(config.algo).build(config.options, spec),
+        algorithm=algorithm,
         spec=spec,
         dataset_name=dataset.name,
         sampling=sampling,
@@ -101,7 +113,9 @@ def open_session(
         checkpoints=Checkpoints(directory.checkpoints, config.keep_checkpoints, warn=journal.message),
         journal=journal,
         signals=signals,
-        identity=identity_of(config, dataset, buffer, initial),
+        identity=identity_of(config, dataset, buffer, init=initial, flow=flow),
+        flow=flow,
+        held_out=None if held is None else Validation(algorithm, held, sampling),
         callback=callback,
         declaration=env.declaration if env is not None else "",
     )
@@ -142,14 +156,15 @@ def spec_of(config: RunConfig, dataset: OfflineDataset, initial: Initial | None 
     return replace(spec, observation_mean=mean, observation_std=std)
 
 
-def _open_feed(config: RunConfig, dataset: OfflineDataset, buffer: OfflineDataset | None, sampling: Sampling) -> Feed:
+def _open_feed(config: RunConfig, data: list[OfflineDataset], sampling: Sampling, proposals: list[Any]) -> Feed:
     """What batches are drawn from, with the columns that the method reads."""
     limit = free_memory() if config.online_steps else None  # online the data has to be on the device
     return make_feed(
-        [dataset] if buffer is None else [dataset, buffer],
+        data,
         config.seed,
         config.batch_size,
         sampling,
+        proposals=proposals,
         discount=config.options.discount if algos.get(config.algo).needs_returns else None,
         limit=limit if config.memory_limit is None else config.memory_limit * 1e9,
     )
@@ -197,6 +212,8 @@ class Session:
     identity: Identity
     callback: Callback | None = None
     stop_requested: bool = False  # by the callback
+    flow: Flow | None = None  # trained before, and frozen
+    held_out: Validation | None = None
     declaration: str = ""  # of the environment, for the policy (`fidec.envs.family.TaskInfo`)
     step: int = 0
     carry: Any = None
@@ -224,6 +241,8 @@ class Session:
             self.carry = loop.start(self.algorithm, self.config.seed, batch)
             if initial is not None:
                 self.carry = self.carry._replace(state=initial.state_like(self.carry.state))
+            if self.flow is not None:
+                self.carry = self.carry._replace(state=with_flow(self.carry.state, self.flow))
             self.journal.log.resume(None)
         else:
             check_identity(self.directory, restored, self.identity)
@@ -236,6 +255,8 @@ class Session:
                 self.journal.message(f"salvaged: {text}")
         evaluations = self.directory.read_jsonl("eval")
         self.evaluation = evaluations[-1] if evaluations else None
+        if self.held_out is not None:
+            self.held_out.restore(self.directory.read_jsonl("train"))
         self.journal.progress.restart(self.step)
         self._mark = (time.perf_counter(), self.step)
         return restored
@@ -289,11 +310,21 @@ class Session:
                 return  # a signal: the caller saves
             if self._due(config.log_interval):
                 self._log_metrics()
+                self._stop_early()
             self.evaluated = self.evaluator is None or not self._due(config.eval_interval)
         if not self.evaluated:
             self._evaluate()
         if self.evaluated and self._due(config.checkpoint_interval):
             self.save()
+
+    def _stop_early(self) -> None:
+        """End the run here if the loss on held-out episodes has not improved for long: its steps are now these."""
+        held, config = self.held_out, self.config
+        if held is None or not held.stopped(config.patience) or self.step >= config.total:
+            return
+        self.journal.message(f"step {self.step}: {held.sentence()}. Training ends here.")
+        self.config = replace(config, steps=self.step, online_steps=0)
+        self.directory.write_config(self.config.to_json())
 
     def _due(self, interval: int) -> bool:
         """Whether something is due now that is done every `interval` steps and at the end of each phase."""
@@ -352,6 +383,8 @@ class Session:
         if self.step % self.config.log_interval == 0:
             self.carry = fresh  # else a phase ends here, and the next row includes these steps
         rows = {f"training/{name}": value for name, value in means.items()}
+        if self.held_out is not None:
+            rows |= self.held_out(self.carry.state)
         online = self.online if self.online is not None and self.online.collected else None
         if online is not None:
             rows |= online.metrics()

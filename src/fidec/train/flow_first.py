@@ -1,0 +1,146 @@
+"""The behaviour flow first: its own run, its proposals at the next states, and its place in the method's state.
+
+A run with a flow of its own keeps it in `flow/`, a run directory or a copy of a policy. The proposals are a function
+of the flow, the data and the seed, so a resumed run draws them again instead of storing them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fidec import algos, rng
+from fidec.algos import Algorithm
+from fidec.algos.common.base import Frozen
+from fidec.console import Progress
+from fidec.data.dataset import OfflineDataset
+from fidec.data.feed import rows_at
+from fidec.data.sampling import Sampling, host_source
+from fidec.errors import ConfigError
+from fidec.store import files
+from fidec.store.directories import replacing_directory
+from fidec.store.rundir import RunDirectory
+from fidec.train.config import RunConfig
+from fidec.train.policy import MODEL, load_policy, policy_directory
+from fidec.types import Params, Spec
+
+METHOD = "flow_bc"
+ROWS = 2048  # states whose proposals are drawn at once
+SHARE = 0.05  # of the episodes, held out while the flow is trained
+
+
+class Flow(NamedTuple):
+    """A trained flow, and the hash of its weights."""
+
+    params: Params
+    sha256: str
+
+
+def stage_config(config: RunConfig, out: Path, episodes: int) -> RunConfig:
+    """The run that trains the flow: the same data, networks and seed, without evaluations."""
+    known = algos.get(METHOD).config.__dataclass_fields__
+    shared = {name: getattr(config.options, name) for name in known if hasattr(config.options, name)}
+    validation = SHARE if config.validation is None else config.validation
+    if config.validation is None and episodes < 1 / SHARE:
+        validation = 0.0
+    return dataclasses.replace(
+        config,
+        task=None,
+        env=None,
+        algo=METHOD,
+        preset="recommended",
+        options=algos.get(METHOD).configure(**shared),
+        steps=config.flow_updates,
+        eval_interval=0,
+        flow_updates=0,
+        init_from=None,
+        validation=validation,
+        check_data=False,
+        out=out,
+    )
+
+
+def stage_state(place: Path) -> str | None:
+    """The state of the run that trains the flow; None if it has not begun."""
+    if not (place / "config.json").exists():
+        return None
+    return (RunDirectory.open(place, read_only=True).read_status() or {"state": "failed"})["state"]
+
+
+def copy_flow(source: Path, place: Path) -> None:
+    """Copy the policy that holds the flow, so that a resumed run does not need the other one."""
+    origin = policy_directory(source)
+    files.verify_manifest(origin)
+    with files.writing(place, "the behaviour flow"), replacing_directory(place) as new:
+        for path in origin.iterdir():
+            if path.is_file():
+                shutil.copy(path, new / path.name)
+
+
+def load_flow(place: Path, config: RunConfig, spec: Spec) -> Flow:
+    """The flow of a run or a policy. ConfigError if it does not fit the method and the data."""
+    policy = load_policy(place)
+    params = (policy.state.params or {}).get("flow") if hasattr(policy.state, "params") else None
+    if params is None:
+        raise ConfigError(f"{config.flow or place}: {policy.algo} has no behaviour flow")
+    origin = f"the flow of {config.flow or place}"
+    for field in dataclasses.fields(Spec):
+        own, other = getattr(spec, field.name), getattr(policy.spec, field.name)
+        if own != other and not (field.name.startswith("action_") and np.allclose(spec.bounds, policy.spec.bounds)):
+            raise ConfigError(
+                f"{origin} was trained on other data: its {field.name} is {other}, that of this run {own}"
+            )
+    algorithm = algos.get(config.algo).build(config.options, spec)
+    wanted = jax.eval_shape(algorithm.init, rng.stream(0, "init")).params.get("flow")
+    shapes = [jax.tree.map(lambda leaf: leaf.shape, tree) for tree in (params, wanted)]
+    if shapes[0] != shapes[1]:
+        raise ConfigError(
+            f"{origin} has networks of {getattr(policy.options, 'hidden', 'another size')}, {config.algo} has "
+            f"{getattr(config.options, 'hidden', 'others')}: give them the same --algo.hidden"
+        )
+    return Flow(params, files.sha256_file(policy_directory(place) / MODEL))
+
+
+def frozen_of(algorithm: Algorithm, name: str) -> Frozen:
+    """How the method is trained with a frozen flow. ConfigError if it is not."""
+    if algorithm.frozen is None:
+        raise ConfigError(f"{name} cannot be trained with a frozen flow: it has none, or the flow is its policy")
+    return algorithm.frozen
+
+
+def with_flow(state: Any, flow: Flow) -> Any:
+    """The state with this flow instead of its own."""
+    return state._replace(params={**state.params, "flow": jax.tree.map(jnp.array, flow.params)})
+
+
+def draw_proposals(
+    algorithm: Algorithm,
+    state: Any,
+    dataset: OfflineDataset,
+    sampling: Sampling,
+    seed: int,
+    quiet: bool,
+) -> Any:
+    """What the frozen flow proposes at each next observation, in main memory; None if the method needs nothing."""
+    if algorithm.frozen is None or algorithm.frozen.propose is None:
+        return None
+    source, key, total = host_source(dataset, sampling.frame_stack), rng.stream(seed, "propose"), dataset.size
+    propose = jax.jit(algorithm.frozen.propose)
+    whole: Any = None
+    with Progress(total, name="drawing the flow's proposals", unit="row", enabled=not quiet) as progress:
+        for first in range(0, total, ROWS):
+            rows = np.minimum(np.arange(first, first + ROWS), total - 1)  # one shape, so one compilation
+            following = rows_at(source, rows, sampling).next_observations
+            part = jax.tree.map(np.asarray, propose(state, following, rng.at(key, first)))
+            if whole is None:
+                whole = jax.tree.map(lambda array: np.empty((total, *array.shape[1:]), array.dtype), part)
+            for every, some in zip(jax.tree.leaves(whole), jax.tree.leaves(part), strict=True):
+                every[first : first + ROWS] = some[: total - first]
+            progress.update(min(first + ROWS, total))
+    return whole
