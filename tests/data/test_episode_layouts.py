@@ -10,7 +10,7 @@ import pytest
 import fidec
 from fidec.data import OfflineDataset, check_dataset, dataset_from_arrays, load_dataset
 from fidec.errors import DataError
-from fidec.train.run import _check_rewards
+from fidec.train.checks import check_rewards
 
 LENGTHS = (3, 4, 2)
 
@@ -146,8 +146,8 @@ def test_only_methods_that_need_no_rewards_train_without_them(tmp_path):
     with_rewards, without = build(flat()), build(flat(), rewards=None)
     for datasets in ([without], [with_rewards, without]):
         with pytest.raises(DataError, match=r"no rewards, and fidec learns from them.*needs none: bc\b"):
-            _check_rewards("fidec", datasets)
+            check_rewards("fidec", datasets)
     with pytest.raises(DataError, match="no rewards, and iql learns"):
         fidec.fit(without, tmp_path / "refused", algo="iql", steps=1)
     assert not (tmp_path / "refused").exists()
-    _check_rewards("bc", [without])
+    check_rewards("bc", [without])

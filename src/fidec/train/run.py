@@ -10,25 +10,21 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-import numpy as np
-
-from fidec import algos, compilation, rng
-from fidec.data import OfflineDataset, check_dataset
+from fidec import compilation
+from fidec.data import OfflineDataset
 from fidec.data.sampling import parts
 from fidec.envs.factory import EnvFactory, MakeEnv, describe_env, factory_of, is_function
-from fidec.errors import ConfigError, DataError, FidecError, RunError
+from fidec.errors import ConfigError, FidecError, RunError
 from fidec.store.rundir import RunDirectory, check_no_results
 from fidec.train import loop
-from fidec.train.buffer import check_buffer
+from fidec.train.checks import check_agree, check_data, check_method, check_rewards, check_same_data, with_data
 from fidec.train.config import OnlineConfig, RunConfig, read_config, resolve, resolve_online, task_options
 from fidec.train.configfile import ARRAYS
-from fidec.train.flow_first import Flow, copy_flow, frozen_of, load_flow, stage_config, stage_state
-from fidec.train.initial import Initial, check_initial, with_initial
+from fidec.train.flow_first import Flow, copy_flow, load_flow, stage_config, stage_state
+from fidec.train.initial import with_initial
 from fidec.train.memory import memory_errors
-from fidec.train.policy import select_act
-from fidec.train.session import Callback, Session, open_session, spec_of
-from fidec.types import Spec
+from fidec.train.opening import open_session, spec_of
+from fidec.train.session import Callback, Session
 
 
 class Preempted(RunError):
@@ -89,10 +85,10 @@ def train(
     dataset, buffer = _load(config, dataset, buffer)
     if config.rendering is None and dataset.spec.images:
         config = dataclasses.replace(config, rendering=dataset.info.get("rendering") or "exact")
-    _check_method(config, spec_of(config, dataset, initial), initial)
-    config = _with_data(config, dataset)
+    check_method(config, spec_of(config, dataset, initial), initial)
+    config = with_data(config, dataset)
     assert config.out is not None
-    warnings = _check_data(config, dataset)
+    warnings = check_data(config, dataset)
     with RunDirectory.create(config.out, overwrite=overwrite) as directory:
         if initial is not None:
             initial.save(directory.init)
@@ -148,8 +144,8 @@ def resume(
         recorded = directory.read_environment_to_resume(salvage) or {}
         for kind, data in (("dataset", dataset), ("buffer", buffer)):
             if data is not None:
-                _check_same_data(directory.path, kind, recorded, data)
-        config = _with_data(config, dataset)
+                check_same_data(directory.path, kind, recorded, data)
+        config = with_data(config, dataset)
         return _train(config, dataset, buffer, _factory(config, env), directory, quiet, callback, salvage=salvage)
 
 
@@ -234,83 +230,9 @@ def _load(
         buffer = config.load(config.buffer)
     if buffer is not None:
         parts(config.batch_size, config.buffer_fraction)
-        _check_agree(dataset, buffer)
-    _check_rewards(config.algo, [data for data in (dataset, buffer) if data is not None])
+        check_agree(dataset, buffer)
+    check_rewards(config.algo, [data for data in (dataset, buffer) if data is not None])
     return dataset, buffer
-
-
-def _check_rewards(algo: str, datasets: list[OfflineDataset]) -> None:
-    """Raise if the method learns from rewards and a data set has none."""
-    if not algos.get(algo).needs_rewards:
-        return
-    for dataset in datasets:
-        if not dataset.has_rewards:
-            without = ", ".join(name for name, method in algos.METHODS.entries() if not method.needs_rewards)
-            raise DataError(
-                f"{dataset.source}: the data has no rewards, and {algo} learns from them. Add the key 'rewards', or "
-                f"train a method that needs none: {without}."
-            )
-
-
-def _check_data(config: RunConfig, dataset: OfflineDataset) -> list[str]:
-    """What the checker warns about in the user's own data. Raises DataError for what it calls an error."""
-    if config.task is not None or not config.check_data or dataset.mapped:  # it would read all images once more
-        return []
-    findings = check_dataset(dataset).findings
-    if errors := [finding.text for finding in findings if finding.severity == "error"]:
-        raise DataError(
-            f"{dataset.source}: {' '.join(errors)} `fidec data check` shows all findings. To train nevertheless, set "
-            "--check-data False."
-        )
-    scale = [] if config.normalize_observations else ["scale"]
-    shown = [finding for finding in findings if finding.severity == "warning" or finding.topic in scale]
-    return [f"data, {finding.topic}: {finding.text}" for finding in shown]
-
-
-def _with_data(config: RunConfig, dataset: OfflineDataset) -> RunConfig:
-    """The configuration with the data's reward shift for the online phase, which is checked against the data."""
-    if not config.online_steps:
-        return config
-    check_buffer(config.online, dataset.size, config.batch_size)
-    if config.online.reward_shift is not None:
-        return config
-    online = dataclasses.replace(config.online, reward_shift=float(dataset.info.get("reward_shift") or 0.0))
-    return dataclasses.replace(config, online=online)
-
-
-def _check_method(config: RunConfig, spec: Spec, initial: Initial | None) -> None:
-    """Raise if the method cannot use this data or state, or cannot act as the evaluations will ask it to."""
-    algorithm = algos.get(config.algo).build(config.options, spec)
-    key = rng.stream(config.seed, "evaluate")
-    if initial is not None:
-        check_initial(config, initial, spec, jax.eval_shape(algorithm.init, key))
-    if config.has_flow:
-        frozen_of(algorithm, config.algo)
-    if config.env_name is None:
-        return
-    observation = jax.ShapeDtypeStruct(spec.observation_shape, spec.observation_dtype)
-    state = jax.eval_shape(algorithm.init, key)
-    jax.eval_shape(select_act(algorithm, config.candidates), state, observation, key)
-
-
-def _check_agree(dataset: OfflineDataset, buffer: OfflineDataset) -> None:
-    ours, theirs = dataset.spec, buffer.spec
-    differences = [
-        f"{name} {getattr(ours, field)} and {getattr(theirs, field)}"
-        for name, field in (
-            ("observations of shape", "observation_shape"),
-            ("observations of type", "observation_dtype"),
-            ("action dimensions", "action_dim"),
-        )
-        if getattr(ours, field) != getattr(theirs, field)
-    ]
-    if ours.action_dim == theirs.action_dim and not np.allclose(ours.bounds, theirs.bounds):
-        differences.append(f"action bounds {ours.bounds} and {theirs.bounds}")
-    if differences:
-        raise ConfigError(
-            f"{dataset.source} and the buffer {buffer.source} cannot be mixed: they have {'; '.join(differences)}. "
-            "Both must come from the same task."
-        )
 
 
 def _train(
@@ -398,12 +320,3 @@ def _all_failed(evaluation: dict[str, Any] | None) -> int:
     """The number of episodes of an evaluation if all of them failed, else 0."""
     row = evaluation or {}
     return 0 if row.get("evaluation/n") else row.get("evaluation/n_failed", 0)
-
-
-def _check_same_data(path: Path, kind: str, environment: dict[str, Any], dataset: OfflineDataset) -> None:
-    recorded = (environment.get(kind) or {}).get("sha256")
-    if recorded is not None and recorded != dataset.sha256:
-        raise RunError(
-            f"{path} was trained on other data: the SHA-256 of its {kind} was {recorded[:12]}…, that of "
-            f"{dataset.source} is now {dataset.sha256[:12]}…. Restore the data, or start a new run."
-        )

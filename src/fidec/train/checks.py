@@ -1,0 +1,103 @@
+"""Checks before a run starts or resumes: its data, its method, and whether they fit each other."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from fidec import algos, rng
+from fidec.data import OfflineDataset, check_dataset
+from fidec.errors import ConfigError, DataError, RunError
+from fidec.train.buffer import check_buffer
+from fidec.train.config import RunConfig
+from fidec.train.flow_first import frozen_of
+from fidec.train.initial import Initial, check_initial
+from fidec.train.policy import select_act
+from fidec.types import Spec
+
+
+def check_rewards(algo: str, datasets: list[OfflineDataset]) -> None:
+    """Raise if the method learns from rewards and a data set has none."""
+    if not algos.get(algo).needs_rewards:
+        return
+    for dataset in datasets:
+        if not dataset.has_rewards:
+            without = ", ".join(name for name, method in algos.METHODS.entries() if not method.needs_rewards)
+            raise DataError(
+                f"{dataset.source}: the data has no rewards, and {algo} learns from them. Add the key 'rewards', or "
+                f"train a method that needs none: {without}."
+            )
+
+
+def check_data(config: RunConfig, dataset: OfflineDataset) -> list[str]:
+    """What the checker warns about in the user's own data. Raises DataError for what it calls an error."""
+    if config.task is not None or not config.check_data or dataset.mapped:  # it would read all images once more
+        return []
+    findings = check_dataset(dataset).findings
+    if errors := [finding.text for finding in findings if finding.severity == "error"]:
+        raise DataError(
+            f"{dataset.source}: {' '.join(errors)} `fidec data check` shows all findings. To train nevertheless, set "
+            "--check-data False."
+        )
+    scale = [] if config.normalize_observations else ["scale"]
+    shown = [finding for finding in findings if finding.severity == "warning" or finding.topic in scale]
+    return [f"data, {finding.topic}: {finding.text}" for finding in shown]
+
+
+def with_data(config: RunConfig, dataset: OfflineDataset) -> RunConfig:
+    """The configuration with the data's reward shift for the online phase, which is checked against the data."""
+    if not config.online_steps:
+        return config
+    check_buffer(config.online, dataset.size, config.batch_size)
+    if config.online.reward_shift is not None:
+        return config
+    online = dataclasses.replace(config.online, reward_shift=float(dataset.info.get("reward_shift") or 0.0))
+    return dataclasses.replace(config, online=online)
+
+
+def check_method(config: RunConfig, spec: Spec, initial: Initial | None) -> None:
+    """Raise if the method cannot use this data or state, or cannot act as the evaluations will ask it to."""
+    algorithm = algos.get(config.algo).build(config.options, spec)
+    key = rng.stream(config.seed, "evaluate")
+    if initial is not None:
+        check_initial(config, initial, spec, jax.eval_shape(algorithm.init, key))
+    if config.has_flow:
+        frozen_of(algorithm, config.algo)
+    if config.env_name is None:
+        return
+    observation = jax.ShapeDtypeStruct(spec.observation_shape, spec.observation_dtype)
+    state = jax.eval_shape(algorithm.init, key)
+    jax.eval_shape(select_act(algorithm, config.candidates), state, observation, key)
+
+
+def check_agree(dataset: OfflineDataset, buffer: OfflineDataset) -> None:
+    ours, theirs = dataset.spec, buffer.spec
+    differences = [
+        f"{name} {getattr(ours, field)} and {getattr(theirs, field)}"
+        for name, field in (
+            ("observations of shape", "observation_shape"),
+            ("observations of type", "observation_dtype"),
+            ("action dimensions", "action_dim"),
+        )
+        if getattr(ours, field) != getattr(theirs, field)
+    ]
+    if ours.action_dim == theirs.action_dim and not np.allclose(ours.bounds, theirs.bounds):
+        differences.append(f"action bounds {ours.bounds} and {theirs.bounds}")
+    if differences:
+        raise ConfigError(
+            f"{dataset.source} and the buffer {buffer.source} cannot be mixed: they have {'; '.join(differences)}. "
+            "Both must come from the same task."
+        )
+
+
+def check_same_data(path: Path, kind: str, environment: dict[str, Any], dataset: OfflineDataset) -> None:
+    recorded = (environment.get(kind) or {}).get("sha256")
+    if recorded is not None and recorded != dataset.sha256:
+        raise RunError(
+            f"{path} was trained on other data: the SHA-256 of its {kind} was {recorded[:12]}…, that of "
+            f"{dataset.source} is now {dataset.sha256[:12]}…. Restore the data, or start a new run."
+        )
