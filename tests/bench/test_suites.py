@@ -251,7 +251,7 @@ def test_a_users_file_is_a_suite(tmp_path):
     ("old", "new", "message"),
     [
         ('summary = "my own data"', "summary = 3", "summary is 3, expected text"),
-        ("seeds = [3, 4]", 'seeds = ["a"]', "seeds is .*expected a list of int"),
+        ("seeds = [3, 4]", 'seeds = ["a"]', r'seeds\[0\] is "a", expected a whole number'),
         ("seeds = [3, 4]", "seedz = [3]", "no key in the suite 'seedz'; did you mean seeds"),
         ("seeds = [3, 4]", 'setting = "on"', 'setting is \'on\', expected "offline" or "online"'),
         ("steps = 50", "step = 50", "no key in scale 'step'; did you mean steps"),

@@ -47,12 +47,12 @@ GOOD = {
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"kind": "c"}, r'kind is "c", expected .*a.*b'),
-        ({"rate": True}, "rate is true, expected float | None"),
+        ({"kind": "c"}, 'kind is "c", expected "a" or "b"'),
+        ({"rate": True}, "rate is true, expected a number"),
         ({"rate": "fast"}, 'rate is "fast"'),
         ({"inner": {"name": "x"}}, "inner.sizes is missing"),
         ({"inner": {"name": "x", "sizes": [1, 2.5]}}, r"inner\.sizes\[1\] is 2\.5, expected a whole number"),
-        ({"inner": []}, r"inner is \[\], expected an object"),
+        ({"inner": []}, r"inner is \[\], expected a table of keys and values"),
         ({"pair": [1]}, "pair has 1 entries, expected 2"),
         ({"counts": {"n": None}}, "counts.n is null, expected a whole number"),
     ],

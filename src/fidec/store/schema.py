@@ -1,4 +1,4 @@
-"""JSON that was read from a file, checked before it is used.
+"""JSON or TOML that was read from a file, checked before it is used.
 
 A schema is a type: `int`, `str | None`, `list[float]`, `dict[str, int]`, a `Literal`, a `TypedDict` or a dataclass.
 An object may have more keys than its schema names, so that files of newer versions can be read.
@@ -26,6 +26,15 @@ from typing import (
     is_typeddict,
 )
 
+# Types of a single value: those that it may have in a file, and words for them.
+_PLAIN: dict[Any, tuple[tuple[type, ...], str]] = {
+    types.NoneType: ((types.NoneType,), "null"),
+    float: ((int, float), "a number"),
+    int: ((int,), "a whole number"),
+    str: ((str,), "text"),
+    bool: ((bool,), "true or false"),
+    Path: ((str,), "a path as text"),
+}
 DEPTH = 32  # of nested JSON; fidec's own files have less than ten levels
 
 
@@ -69,7 +78,7 @@ def check(value: Any, schema: Any, name: str = "") -> None:
     elif origin is Literal:
         _expect(value in arguments, value, schema, name)
     elif is_typeddict(schema) or dataclasses.is_dataclass(schema):
-        _expect(isinstance(value, dict), value, "an object", name)
+        _expect(isinstance(value, dict), value, schema, name)
         required = getattr(
             schema, "__required_keys__", ()
         )  # those of a dataclass have defaults, or the caller checks
@@ -79,32 +88,18 @@ def check(value: Any, schema: Any, name: str = "") -> None:
             elif key in required and get_origin(entry) is not NotRequired:
                 raise ValueError(f"{f'{name}.{key}' if name else key} is missing")
     elif (origin or schema) in (list, tuple):
-        _expect(isinstance(value, list | tuple), value, "a list", name)
+        _expect(isinstance(value, list | tuple), value, schema, name)
         if origin is tuple and ... not in arguments and len(arguments) != len(value):
             raise ValueError(f"{name} has {len(value)} entries, expected {len(arguments)}")
         kinds = arguments if origin is tuple and ... not in arguments else arguments[:1] * len(value)
         for number, (item, kind) in enumerate(zip(value, kinds, strict=False)):
             check(item, kind, f"{name}[{number}]")
     elif (origin or schema) in (dict, Mapping):
-        _expect(isinstance(value, dict), value, "an object", name)
+        _expect(isinstance(value, dict), value, schema, name)
         for key, item in value.items() if arguments else ():
             check(item, arguments[1], f"{name}.{key}" if name else key)
-    else:
-        _check_plain(value, schema, name)
-
-
-def _check_plain(value: Any, schema: Any, name: str) -> None:
-    """A single value. Any other type, such as one of a plug-in's options, is left to its owner."""
-    if schema in (None, type(None)):
-        _expect(value is None, value, "null", name)
-    elif schema is float:
-        _expect(isinstance(value, int | float) and not isinstance(value, bool), value, "a number", name)
-    elif schema is int:
-        _expect(isinstance(value, int) and not isinstance(value, bool), value, "a whole number", name)
-    elif schema in (str, bool):
-        _expect(isinstance(value, schema), value, schema, name)
-    elif schema is Path:
-        _expect(isinstance(value, str), value, "a path", name)
+    elif schema in _PLAIN:  # any other type, such as one of a plug-in's options, is left to its owner
+        _expect(type(value) in _PLAIN[schema][0], value, schema, name)
 
 
 def _check_any(value: Any, schemas: tuple[Any, ...], schema: Any, name: str) -> None:
@@ -120,10 +115,22 @@ def _check_any(value: Any, schemas: tuple[Any, ...], schema: Any, name: str) -> 
     _expect(False, value, schema, name)
 
 
-def _expect(true: bool, value: Any, expected: Any, name: str) -> None:
+def _expect(true: bool, value: Any, schema: Any, name: str) -> None:
     if not true:
-        words = expected.__name__ if isinstance(expected, type) else str(expected).replace("typing.", "")
-        raise ValueError(f"{name or 'the value'} is {json.dumps(value)[:60]}, expected {words}")
+        found = json.dumps(value, default=str)[:60]  # TOML has dates, too
+        raise ValueError(f"{name or 'the value'} is {found}, expected {_words(schema)}")
+
+
+def _words(schema: Any) -> str:
+    """What a schema allows."""
+    origin, arguments = get_origin(schema), get_args(schema)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_words(each) for each in arguments if each is not types.NoneType)
+    if origin is Literal:
+        return " or ".join(map(json.dumps, arguments))
+    if (origin or schema) in (list, tuple):
+        return "a list"
+    return _PLAIN[schema][1] if schema in _PLAIN else "a table of keys and values"
 
 
 @cache

@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import tomllib
-import types
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from fidec.errors import ConfigError, naming
 from fidec.register import unknown
-
-_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", Path: "a path as text"}
+from fidec.store.schema import check
 
 
 def read_table(path: Path) -> dict[str, Any]:
@@ -65,41 +63,12 @@ class TableReader:
         """A value that has the type of its field, with tuples for lists and paths for text."""
         if dataclasses.is_dataclass(hint):
             return self.build(hint, value, where)  # type: ignore[arg-type]
-        if not _fits(hint, value):
-            raise self.error(where, value, _words(hint))
-        return Path(value) if Path in _alternatives(hint) and value is not None else _with_tuples(value)
-
-
-def _alternatives(hint: Any) -> tuple[Any, ...]:
-    """The types of a union; one type is a union of itself."""
-    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-
-
-def _fits(hint: Any, value: Any) -> bool:
-    if len(each := _alternatives(hint)) > 1:
-        return any(_fits(one, value) for one in each)
-    if get_origin(hint) is Literal:
-        return value in get_args(hint)
-    if get_origin(hint) is tuple:  # of any length
-        return isinstance(value, list) and all(_fits(get_args(hint)[0], item) for item in value)
-    if hint is float:
-        return type(value) in (int, float)
-    if hint in (int, str, bool, types.NoneType):
-        return type(value) is hint
-    if hint is Path:
-        return isinstance(value, str)
-    return hint is Any or isinstance(value, dict)  # a mapping
-
-
-def _words(hint: Any) -> str:
-    """What a type allows, for an error message."""
-    if len(each := _alternatives(hint)) > 1:
-        return " or ".join(_words(one) for one in each if one is not types.NoneType)
-    if get_origin(hint) is Literal:
-        return " or ".join(map(repr, get_args(hint)))
-    if get_origin(hint) is tuple:
-        return f"a list of {get_args(hint)[0].__name__}"
-    return _WORDS.get(hint, "a table")
+        try:
+            check(value, hint, where)
+        except ValueError as error:
+            raise ConfigError(f"{self.path}: {error}") from error
+        is_path = isinstance(value, str) and Path in (hint, *get_args(hint))
+        return Path(value) if is_path else _with_tuples(value)
 
 
 def _is_required(field: dataclasses.Field) -> bool:
