@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import zipfile
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -110,8 +112,16 @@ def test_unequal_columns_are_rejected_by_their_headers(tmp_path, scheme, key, mo
         load_dataset(str(path))
 
 
+@pytest.mark.parametrize("place", ["open", "header", "array"])
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (MemoryError("Unable to allocate 3.00 TiB for an array"), "Unable to allocate 3.00 TiB"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), r"reading .*a\..*: Cannot allocate memory"),
+    ],
+)
 @pytest.mark.parametrize("scheme", ["npz", "hdf5"])
-def test_too_little_memory_is_not_called_damage(tmp_path, scheme, monkeypatch):
+def test_too_little_memory_is_not_called_damage(tmp_path, scheme, error, words, place, monkeypatch):
     path = tmp_path / f"a.{scheme}"
     if scheme == "npz":
         np.savez(path, **columns())
@@ -119,12 +129,12 @@ def test_too_little_memory_is_not_called_damage(tmp_path, scheme, monkeypatch):
         hdf5(path, columns())
 
     def allocate(*args, **options):
-        raise MemoryError("Unable to allocate 3.00 TiB for an array with shape (7,) and data type float32")
+        raise error
 
-    monkeypatch.setattr(np.lib.format, "read_array", allocate)
-    monkeypatch.setattr(h5py.Dataset, "__getitem__", allocate)
-    with pytest.raises(
-        DataError, match=r"does not fit into memory: Unable to allocate 3.00 TiB.*GB are free"
-    ) as caught:
+    npz = {"open": (zipfile, "ZipFile"), "header": (np.lib.format, "read_magic")}
+    hdf = {"open": (h5py, "File"), "header": (h5py.Group, "__getitem__")}
+    monkeypatch.setattr(*npz.get(place, (np.lib.format, "read_array")), allocate)
+    monkeypatch.setattr(*hdf.get(place, (h5py.Dataset, "__getitem__")), allocate)
+    with pytest.raises(DataError, match=rf"does not fit into memory: {words}.*GB are free") as caught:
         load_dataset(str(path))
     assert "damaged" not in str(caught.value)

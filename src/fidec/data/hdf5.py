@@ -16,6 +16,7 @@ import numpy as np
 from h5py import h5g, h5l, h5o  # pyright: ignore[reportAttributeAccessIssue] - compiled modules without stubs
 
 from fidec.data.columns import MAX_RATIO, check_row_counts, existing_file, fail, require_keys
+from fidec.data.memory import unreadable
 from fidec.errors import DataError
 
 # deflate, shuffle, fletcher32, lzf: built into h5py. Any other filter would load a plug-in library.
@@ -33,11 +34,12 @@ def open_hdf5(path: str | Path) -> Iterator[h5py.File]:
         with h5py.File(file, "r") as handle:
             _check_tree(handle["/"].id, str(file))
             yield handle
-    except (DataError, MemoryError, GeneratorExit):
+    except DataError:
         raise
     except Exception as error:
         text = " ".join(str(error).split())[:160]
-        raise DataError(f"{file}: not a readable HDF5 file ({text}); it is damaged or of another kind.") from error
+        damaged = DataError(f"{file}: not a readable HDF5 file ({text}); it is damaged or of another kind.")
+        raise unreadable(file, error, damaged) from error
 
 
 def place(item: h5py.Group | h5py.Dataset) -> str:
@@ -99,11 +101,10 @@ def read_array(group: h5py.Group, key: str, where: str) -> np.ndarray:
         )
     try:
         return item[()]
-    except MemoryError:
-        raise
     except Exception as error:
         text = " ".join(str(error).split())[:160]
-        raise fail(where, full, f" cannot be read ({text}); the file is damaged.") from error
+        damaged = fail(where, full, f" cannot be read ({text}); the file is damaged.")
+        raise unreadable(where, error, damaged) from error
 
 
 def read_columns(file: Path, keys: tuple[str, ...], *, needed: tuple[str, ...]) -> dict[str, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,15 @@ def free_host_memory() -> float:
         return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration, ValueError):  # no such file outside Linux
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2
+
+
+def unreadable(path: str | Path, error: Exception, damaged: DataError) -> Exception:
+    """The error for a file that a parser could not read. Without memory nothing is wrong with the file."""
+    if isinstance(error, MemoryError):
+        return MemoryError(*error.args)
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return MemoryError(f"reading {path}: {error.strerror or error}")
+    return damaged
 
 
 @contextmanager

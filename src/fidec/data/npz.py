@@ -13,6 +13,7 @@ from numpy.lib import format as npy
 
 from fidec.data.columns import MAX_RATIO, check_row_counts, existing_file, fail
 from fidec.data.mapped import worth_mapping
+from fidec.data.memory import unreadable
 from fidec.data.unpack import map_member
 from fidec.errors import DataError
 
@@ -43,10 +44,11 @@ def read_npz(path: str | Path, keys: tuple[str, ...] | None = None) -> dict[str,
                 with archive.open(member) as stream:
                     arrays[key] = npy.read_array(stream, allow_pickle=False)
                     stream.read(1)  # the end of the member, where zipfile verifies its CRC
-            except (DataError, MemoryError):
+            except DataError:
                 raise
             except Exception as error:  # any error of a parser on hostile bytes
-                raise fail(str(file), key, f" cannot be read ({_short(error)}); the file is damaged.") from error
+                damaged = fail(str(file), key, f" cannot be read ({_short(error)}); the file is damaged.")
+                raise unreadable(file, error, damaged) from error
     return arrays
 
 
@@ -70,10 +72,11 @@ def _open_zip(file: Path) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(file)
     except Exception as error:
-        raise DataError(
+        damaged = DataError(
             f"{file}: not a readable .npz archive ({_short(error)}). If it is incomplete, make or download it again. "
             "Pickled files (.pkl, .npy with objects) are never opened."
-        ) from error
+        )
+        raise unreadable(file, error, damaged) from error
 
 
 def _members(file: Path, archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
@@ -106,7 +109,8 @@ def _header(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> He
                 shape, _, dtype = npy.read_array_header_2_0(stream)
             start = stream.tell()
     except Exception as error:
-        raise fail(where, key, f" is not a NumPy array, or is damaged ({_short(error)}).") from error
+        damaged = fail(where, key, f" is not a NumPy array, or is damaged ({_short(error)}).")
+        raise unreadable(file, error, damaged) from error
     if dtype.hasobject:
         raise fail(
             where,
