@@ -223,6 +223,15 @@ def test_a_failed_write_leaves_the_old_content(tmp_path, monkeypatch):
     assert path.read_text() == "new"
 
 
+def test_a_write_is_named_by_the_outermost_block_and_a_failed_read_by_itself(tmp_path):
+    words = r"could not write the policy \(.*\): Is a directory"
+    with pytest.raises(RunError, match=words), files.writing(tmp_path, "the policy"):
+        files.atomic_write(tmp_path, "text")
+    with pytest.raises(RunError) as caught, files.writing(tmp_path, "the policy"):
+        files.read_json(tmp_path)
+    assert str(caught.value) == f"{tmp_path} cannot be read: Is a directory"
+
+
 def test_a_write_does_not_follow_a_link_in_the_place_of_its_temporary_file(tmp_path):
     (tmp_path / "outside").write_text("precious")
     (tmp_path / f".x.json.{os.getpid()}.tmp").symlink_to(tmp_path / "outside")

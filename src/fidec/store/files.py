@@ -106,31 +106,36 @@ _ADVICE = {
 }
 
 
-def disk_error(error: OSError, path: Path, what: str) -> RunError:
+class WriteError(RunError):
+    """A file that could not be written. Its cause is the OSError."""
+
+
+def disk_error(error: OSError, path: Path, what: str) -> WriteError:
     """The error for `what` that could not be written; it says what the user can do."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         place = next((p for p in (path, *path.absolute().parents) if p.exists()), Path("/"))
         free = shutil.disk_usage(place).free
-        return RunError(
+        return WriteError(
             f"the disk is full: could not write {what} ({path}), {free / 1e6:.1f} MB are free there. "
             "Files written before are intact. Free some space and try again; a run goes on with --resume."
         )
     advice = "Check the disk and try again; a run goes on with --resume."
     reason = error.strerror or str(error)
-    return RunError(f"could not write {what} ({path}): {reason}. {_ADVICE.get(error.errno or 0, advice)}")
+    return WriteError(f"could not write {what} ({path}): {reason}. {_ADVICE.get(error.errno or 0, advice)}")
 
 
 @contextlib.contextmanager
 def writing(path: str | Path, what: str) -> Iterator[None]:
     """Turn an OSError inside the block into a `RunError` that names `what` and says what to do.
 
-    Blocks may be nested. The message then names what the outermost block writes.
+    Blocks may be nested. The message then names what the outermost block writes. A RunError of a file that could not
+    be read stays as it is.
     """
     try:
         yield
     except OSError as error:
         raise disk_error(error, Path(path), what) from error
-    except RunError as error:
+    except WriteError as error:
         if isinstance(error.__cause__, OSError):
             raise disk_error(error.__cause__, Path(path), what) from error.__cause__
         raise
