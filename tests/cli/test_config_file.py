@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import gymnasium
@@ -81,6 +82,13 @@ def test_the_configuration_of_a_run_is_a_file_without_its_place(write, tmp_path)
     assert again == dataclasses.replace(wanted, out=None)
     with pytest.raises(ConfigError, match="a value for each option of fidec: --preset paper would have no effect"):
         parse("--config", directory.config, "--preset", "paper")
+    with pytest.raises(ConfigError, match=r"its options belong to fidec: bc has no option .*delete `options` \(and"):
+        parse("--config", directory.config, "--algo", "bc")
+    copy = {
+        name: v for name, v in json.loads(directory.config.read_text()).items() if name not in ("options", "sha256")
+    }
+    other = parse("--config", write(json.dumps(copy), "copy.json"), "--algo", "bc")
+    assert (other.algo, other.seed, other.options) == ("bc", 3, resolve(RunConfig(algo="bc")).options)
     text = directory.config.read_text()
     directory.config.write_text(text.replace('"seed": 3', '"seed": 4'))
     with pytest.raises(RunError, match=r"config\.json was changed or damaged"):

@@ -20,6 +20,7 @@ from fidec.store.tables import TableReader, read_table
 from fidec.train.config import RunConfig, resolve_options, task_options
 
 REPLACED = ("task", "env", "data", "buffer", "preset")  # given elsewhere, they change what the file's values mean
+_TABLE = "`options` (and `sha256`, if it is there)"  # what to delete from a copy of a run's config.json
 ARRAYS = "arrays:"  # instead of a source, for data that was given in Python
 
 
@@ -53,11 +54,17 @@ class ConfigFile:
         method = algos.get(algo)
         chosen = {**method.presets.get(preset, {}), **task_options(algo, preset, task, setting)}
         kind = method.config_for({**chosen, **self.options, **named})
+        own, fields = self.values.get("algo", algo), {field.name for field in dataclasses.fields(kind)}
+        if own != algo and (others := [name for name in self.options if name not in fields]):
+            raise ConfigError(
+                f"{self.path}: its options belong to {own}: {algo} has no option {others[0]!r}. Omit --algo {algo}, "
+                f"or delete {_TABLE} from a copy of the file and give the options of {algo} with --algo.*"
+            )
         values = TableReader(self.path).values(kind, self.options, "options")
-        if "preset" in self.replaced and values.keys() >= {field.name for field in dataclasses.fields(kind)}:
+        if "preset" in self.replaced and values.keys() >= fields:
             raise ConfigError(
                 f"{self.path} has a value for each option of {algo}: --preset {preset} would have no effect. "
-                "Omit it, or delete the options from a copy of the file"
+                f"Omit it, or delete {_TABLE} from a copy of the file"
             )
         with naming(str(self.path)):
             return resolve_options(algo, preset, task, setting, **{**values, **named})
