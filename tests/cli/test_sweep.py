@@ -54,6 +54,13 @@ def test_combinations():
         (("--algo=bc",), ("fql",), (), "--algo: leave it out: --algos gives its values"),
         (("--batch_size", "8"), (), ("batch-size=1,2",), "--batch-size: leave it out: --vary"),
         (("--preset", "paper"), ("fql:paper",), (), "--preset: leave it out"),
+        (
+            (),
+            ("bc", "fql:paper"),
+            ("preset=paper",),
+            "--vary preset: its values are given by --algos METHOD:PRESET too",
+        ),
+        ((), (), ("batch-size=1", "batch_size=2"), "--vary batch-size: its values are given by another --vary too"),
         (("--resume", "a"), (), (), "--resume: it has no meaning for a sweep"),
     ],
 )

@@ -102,7 +102,12 @@ def combine(given: Sequence[str], algos: Sequence[str], vary: Sequence[str]) -> 
     choices = [parse_vary(text) for text in vary]
     methods = [dict(zip(("algo", "preset"), filter(None, word.partition(":")[::2]), strict=False)) for word in algos]
     chosen = [option for option, _ in choices]
-    chosen += [name for method in methods for name in method]
+    by_algos = {name for method in methods for name in method}
+    for number, option in enumerate(chosen):
+        if option in by_algos or option in chosen[:number]:
+            other = "--algos METHOD:PRESET" if option in by_algos else "another --vary"
+            raise ConfigError(f"--vary {option}: its values are given by {other} too: leave one of them out")
+    chosen += sorted(by_algos)
     for name in (*chosen, "seed", *REFUSED):
         if any(word.partition("=")[0].replace("_", "-") == f"--{name}" for word in given):
             how = OWN.get(name) or ("--vary or --algos" if name in chosen else "")
