@@ -12,6 +12,7 @@ import hashlib
 import os
 import platform
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,7 +77,10 @@ def describe() -> str:
     directory, reason = choose()
     if directory is None:
         return reason
-    sizes = [path.stat().st_size for path in directory.glob(f"*{_PROGRAM}")]
+    sizes = []
+    for path in directory.glob(f"*{_PROGRAM}"):
+        with suppress(FileNotFoundError):  # another process has just removed it
+            sizes.append(path.stat().st_size)
     return f"{directory} ({len(sizes)} programs, {sum(sizes) / 1e6:.1f} MB)"
 
 

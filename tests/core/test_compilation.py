@@ -68,6 +68,14 @@ def test_what_the_user_set_in_jax_is_kept(cache):
     assert jax.config.values["jax_compilation_cache_dir"] is None
 
 
+def test_a_program_that_has_just_been_removed_is_not_counted(cache):
+    directory = compilation.choose().directory
+    assert directory is not None
+    (directory / "kept-cache").write_bytes(bytes(300_000))
+    (directory / "removed-cache").symlink_to("nowhere")  # it is listed, but has no size
+    assert compilation.describe() == f"{directory} (1 programs, 0.3 MB)"
+
+
 def make_a_file(cache: Path) -> None:
     cache.write_text("not a directory")
 
