@@ -112,6 +112,7 @@ def test_the_configuration_of_a_run_is_a_file_without_its_place(write, tmp_path)
         ("[options]\nhidden = [64, 0.5]", r"options.hidden\[1\] is 0.5, expected a whole number"),
         ("[options]\nbudget = '1'", 'options.budget is "1", expected a number'),
         ("online = 3", "online is 3, expected a table"),
+        ("options = 3", "options is 3, expected a table"),
         ("batch_size = 0", "batch_size must be at least 1, not 0"),
         ("[online]\nupdates = 0", "updates must be at least 1, not 0"),
         ("[options]\nhidden = []", "every hidden width must be at least 1"),

@@ -41,7 +41,7 @@ class ConfigFile:
         if path.suffix == ".json" and own_run:
             check_config(path, table)
             table.pop("out", None)  # a new run has its own directory
-        options = table.pop("options", None) or {}
+        options = TableReader(path).value(dict, table.pop("options", None) or {}, "options")
         for name in _meaningless(replaced):
             table.pop(name, None)
         values = TableReader(path).values(RunConfig, table, "")
