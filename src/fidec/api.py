@@ -70,7 +70,7 @@ def fit(
     )
     return train(
         config,
-        config.load(dataset) if isinstance(dataset, str) else dataset,
+        None if isinstance(dataset, str) else dataset,
         None if isinstance(buffer, str) else buffer,
         env=None if isinstance(env, str) else env,
         overwrite=overwrite,

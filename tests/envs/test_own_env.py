@@ -146,6 +146,11 @@ def test_a_misspelt_argument_gets_a_suggestion(columns, tmp_path):
         fidec.evaluate(tmp_path / "run", episode=3)
 
 
+def test_the_environment_is_checked_before_a_source_is_loaded(tmp_path):
+    with pytest.raises(ConfigError, match="no environment 'Pendulm-v1'"):
+        fidec.fit("npz:absent.npz", tmp_path / "run", env="Pendulm-v1")
+
+
 def test_a_task_and_an_environment_exclude_each_other(cli, own):
     code, _, err = cli("train", "--task", "door-human-v1", "--env", own, "--data", "npz:own.npz")
     assert code == 2
