@@ -12,6 +12,7 @@ import pytest
 
 from fidec import algos, api, cli, tasks
 from fidec.cli.train import _picked, read_args
+from fidec.errors import ConfigError
 from fidec.train.config import RunConfig, resolve, resolve_options
 
 
@@ -121,6 +122,21 @@ def test_the_configuration_of_an_older_run_can_be_read():
     config = RunConfig.from_json(older)
     assert (config.success_timing, config.memory_limit, config.steps) == ("pre", None, 15_000)
     assert RunConfig.from_json({"algo": "fidec"}).steps == 100_000
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"options": 3}, "options is 3, expected a table"),
+        ({"options": {"budget": "x"}}, 'budget is "x", expected a number'),
+        ({"online": [1]}, r"online is \[1\], expected a table"),
+        ({"online": {"updates": 0.5}}, "updates is 0.5, expected a whole number"),
+        ({"steps": "many"}, 'steps is "many", expected a whole number'),
+    ],
+)
+def test_a_stored_configuration_with_a_value_of_another_type_is_refused(change, words):
+    with pytest.raises(ConfigError, match=words):
+        RunConfig.from_json({"algo": "fidec", **change})
 
 
 def test_train_says_what_it_picked_and_from_where():

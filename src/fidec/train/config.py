@@ -278,16 +278,20 @@ class RunConfig:
         if unknown or "algo" not in values:
             raise ConfigError(f"not a run's configuration: unknown or missing {sorted(unknown) or ['algo']}")
         try:
+            tables = {name: values.pop(name, None) or {} for name in ("options", "online")}
+            check(tables, dict[str, dict])
             check({name: value for name, value in values.items() if value is not None}, cls)
-            options = values.pop("options", None) or {}
-            options = config_from_json(algos.get(values["algo"]).config_for(options), options)
-            values["online"] = config_from_json(OnlineConfig, values.get("online") or {})
+            kind = algos.get(values["algo"]).config_for(tables["options"])
+            options, online = (
+                config_from_json(kind, tables["options"]),
+                config_from_json(OnlineConfig, tables["online"]),
+            )
             for name in _PATHS:
                 values[name] = None if values.get(name) is None else Path(values[name])
             for name in ("action_low", "action_high"):
                 values[name] = None if values.get(name) is None else tuple(values[name])
             values.setdefault("normalize_observations", False)  # a run of a version without it
-            return with_protocol(cls(**values, options=options))
+            return with_protocol(cls(**values, options=options, online=online))
         except (TypeError, ValueError, AttributeError) as error:  # a value of another type, written by hand
             raise ConfigError(f"not a run's configuration: {error}") from error
 

@@ -66,8 +66,12 @@ def read_initial(place: Path) -> Initial:
 
 
 def with_initial(config: RunConfig) -> tuple[RunConfig, Initial]:
-    """The newest checkpoint of the run `config.init_from`, and the configuration with that run's normalisation."""
-    run = Path(config.init_from or "").expanduser().absolute()
+    """The newest checkpoint of the run `init_from`, and the configuration with that run's normalisation.
+
+    The configuration is resolved: its paths are absolute.
+    """
+    run = config.init_from
+    assert run is not None
     with naming("--init-from"):
         directory = RunDirectory.open(run, read_only=True)
         other = read_config(directory)
@@ -80,7 +84,7 @@ def with_initial(config: RunConfig) -> tuple[RunConfig, Initial]:
         if own is not None and own != theirs:
             raise ConfigError(f"--init-from {run}: its {name} is {theirs}, here it is {own}. {_advice(run)}")
     arrays = {name.removeprefix(_STATE): a for name, a in newest.arrays.items() if name.startswith(_STATE)}
-    config = dataclasses.replace(config, init_from=run, normalize_observations=other.normalize_observations)
+    config = dataclasses.replace(config, normalize_observations=other.normalize_observations)
     return config, Initial(arrays, spec, f"step {newest.step} of {run}", options=dataclasses.asdict(other.options))
 
 

@@ -70,8 +70,8 @@ def train(
     if env is not None:
         config = dataclasses.replace(config, env=describe_env(env))
     own_arrays = dataset is not None and config.data is None
-    config, initial = (config, None) if config.init_from is None else with_initial(config)
     config = resolve(config)
+    config, initial = (config, None) if config.init_from is None else with_initial(config)
     if own_arrays and (config.action_low is not None or config.action_high is not None):
         raise ConfigError("action_low and action_high are for a data source: give them to dataset_from_arrays")
     if own_arrays:  # `resolve` names the task's data, which a resumed run would load instead
