@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from fidec.cli.evaluate import print_comparison
 from fidec.envs import pool as pool_module
 from fidec.envs.factory import factory_of
 from fidec.envs.pool import EnvPool
+from fidec.envs.process import EnvProcess, pickled, receive
 from fidec.envs.video import record
 from fidec.errors import ConfigError, EnvError, RunError
 from fidec.train.evaluate import check_spaces
@@ -38,12 +40,14 @@ def columns():
 
 @pytest.fixture
 def own(tmp_path, columns, monkeypatch):
-    """Data, and the environment's module, in the current directory."""
+    """Data, the environment's module, and files named as modules of Python, in the current directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path.copy())
     np.savez("own.npz", **columns)
     source = Path(own_env.__file__).read_text().replace("Reach-v0", "ReachHere-v0")
     (tmp_path / "my_env.py").write_text(source)
+    for name in ("types.py", "socket.py"):
+        (tmp_path / name).write_text("raise RuntimeError('imported instead of the module of Python')")
     yield "my_env:ReachHere-v0"
     sys.modules.pop("my_env", None)
     gymnasium.registry.pop("ReachHere-v0", None)
@@ -75,6 +79,20 @@ def test_from_the_command_line(cli, tiny, own, compile_cache, tmp_path):
     assert [row["length"] for row in result["episodes"]["refined"]] == [6, 6]
     assert {row["success"] for row in result["episodes"]["refined"]} <= {0.0, 1.0}
     assert (tmp_path / "reach.mp4").stat().st_size > 0
+
+
+def test_a_process_starts_beside_files_named_as_modules_of_python(own, monkeypatch):
+    """The variable that allows it is not left to this process, nor to those that the environment starts."""
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+
+    def make_env():
+        raise RuntimeError(f"variable {os.environ.get('PYTHONSAFEPATH')}, safe path {sys.flags.safe_path}")
+
+    process = EnvProcess(pickled(make_env))
+    kind, text = receive([process], 60)[0]
+    process.end()
+    assert (kind, text.partition(" (")[0]) == ("crashed", "RuntimeError: variable None, safe path True")
+    assert "PYTHONSAFEPATH" not in os.environ
 
 
 @pytest.mark.parametrize(

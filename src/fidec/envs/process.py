@@ -48,10 +48,11 @@ class EnvProcess:
         self.facts: dict[str, Any] = {}
         self.busy = False
         self._pipe, far_end = _CONTEXT.Pipe()
+        own = {worker.SAFE_PATH: os.environ.get(worker.SAFE_PATH), **(environ or {})}
         self._process = _CONTEXT.Process(
-            target=worker.main, args=(far_end, os.getpid(), payload, dict(environ or {})), name="fidec-env"
+            target=worker.main, args=(far_end, os.getpid(), payload, own), name="fidec-env"
         )
-        with _START_LOCK, _signals_blocked(), _main_module_hidden():
+        with _START_LOCK, _signals_blocked(), _main_module_hidden(), _safe_path():
             self._process.start()
         far_end.close()  # so that the pipe ends when the process does
         # Ready when the process has ended. A process that the environment started may hold the pipe open beyond that,
@@ -194,6 +195,20 @@ def _signals_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, old)
+
+
+@contextlib.contextmanager
+def _safe_path() -> Iterator[None]:
+    """Keep a spawned process from importing a `types.py` of the working directory instead of Python's own module.
+
+    It imports modules before it gets this process's `sys.path`, in which the working directory may be.
+    """
+    old = os.environ.get(worker.SAFE_PATH)
+    os.environ[worker.SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        worker.set_environ({worker.SAFE_PATH: old})
 
 
 @contextlib.contextmanager

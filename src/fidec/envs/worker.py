@@ -17,7 +17,7 @@ import sys
 import sysconfig
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing import connection, parent_process
 from typing import Any
 
@@ -31,14 +31,15 @@ class Invalid(Exception):
 _FIDEC = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
 _LARGEST = 3.4e38  # of a reward: it is stored as float32, and sums and means of such numbers stay finite
+SAFE_PATH = "PYTHONSAFEPATH"  # only for the start of this process, not for those that the environment starts
 STEP = ("observation", "reward", "terminated", "truncated", "info")
 
 
-def main(pipe: connection.Connection, parent_pid: int, payload: bytes, environ: dict[str, str]) -> None:
+def main(pipe: connection.Connection, parent_pid: int, payload: bytes, environ: dict[str, str | None]) -> None:
     """Make the environment, report ("ready", facts), then answer commands until the pipe closes."""
     _die_with_parent(parent_pid)
     os.dup2(2, 1)  # stdout carries the caller's results; an environment that prints must not mix with them
-    os.environ.update(environ)
+    set_environ(environ)
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")  # one core for each environment
     env = None
@@ -60,6 +61,15 @@ def main(pipe: connection.Connection, parent_pid: int, payload: bytes, environ: 
                 sys.modules["fidec.envs.render"].close()
             if env is not None:
                 env.close()
+
+
+def set_environ(values: Mapping[str, str | None]) -> None:
+    """Set environment variables; None removes one."""
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def _serve(pipe: connection.Connection, env: Any, facts: dict[str, Any]) -> None:
