@@ -14,7 +14,7 @@ from fidec.data import OfflineDataset, check_dataset
 from fidec.errors import ConfigError, DataError, RunError
 from fidec.train.buffer import check_buffer
 from fidec.train.config import RunConfig
-from fidec.train.flow_first import frozen_of
+from fidec.train.flow_first import frozen_of, load_flow
 from fidec.train.initial import Initial, check_initial
 from fidec.train.policy import select_act
 from fidec.types import Spec
@@ -67,6 +67,8 @@ def check_method(config: RunConfig, spec: Spec, initial: Initial | None) -> None
         check_initial(config, initial, spec, jax.eval_shape(algorithm.init, key))
     if config.has_flow:
         frozen_of(algorithm, config.algo)
+    if config.flow is not None:
+        load_flow(config.flow, config, spec)
     if config.env_name is None:
         return
     observation = jax.ShapeDtypeStruct(spec.observation_shape, spec.observation_dtype)

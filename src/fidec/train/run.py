@@ -300,7 +300,6 @@ def _provide_flow(
         return None
     spec, place = spec_of(config, dataset), directory.flow
     if config.flow is not None and not place.exists():
-        load_flow(config.flow, config, spec)  # raises before anything is copied
         copy_flow(config.flow, place)
     elif config.flow is None and (state := stage_state(place)) != "done":
         try:
