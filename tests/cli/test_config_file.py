@@ -13,7 +13,8 @@ from fidec.cli.train import read_args
 from fidec.envs.factory import describe_env
 from fidec.errors import ConfigError, RunError
 from fidec.store.rundir import RunDirectory
-from fidec.train.config import RunConfig, resolve
+from fidec.train.config import RunConfig
+from fidec.train.resolve import resolve
 from helpers.runs import TASK
 
 FILE = """

@@ -10,7 +10,8 @@ from fidec.bench.jobs import Job, jobs
 from fidec.bench.suite import SMALL
 from fidec.bench.suites import SUITES, read_suite
 from fidec.store.rundir import RunDirectory
-from fidec.train.config import RunConfig, resolve
+from fidec.train.config import RunConfig
+from fidec.train.resolve import resolve
 
 SHA = "ab" * 32
 

@@ -13,7 +13,8 @@ import pytest
 from fidec import algos, api, cli, tasks
 from fidec.cli.train import _picked, read_args
 from fidec.errors import ConfigError
-from fidec.train.config import RunConfig, resolve, resolve_options
+from fidec.train.config import RunConfig, resolve_options
+from fidec.train.resolve import resolve
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from safetensors.numpy import load_file
 from fidec import dataset_from_arrays, fit, load_policy, resume
 from fidec.errors import CheckpointError, ConfigError, RunError
 from fidec.store import files
-from fidec.train.config import RunConfig, resolve
+from fidec.train.config import RunConfig
 from fidec.train.initial import with_initial
+from fidec.train.resolve import resolve
 from fidec.train.session import Session
 from helpers.runs import TASK, fingerprint, random_columns
 

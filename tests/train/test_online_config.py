@@ -10,7 +10,8 @@ from fidec import algos, tasks
 from fidec.errors import ConfigError
 from fidec.tasks.reported import ONLINE_METHODS
 from fidec.train.buffer import check_buffer
-from fidec.train.config import OnlineConfig, RunConfig, resolve
+from fidec.train.config import OnlineConfig, RunConfig
+from fidec.train.resolve import resolve
 
 TASK = "cube-double-play-singletask-v0"
 

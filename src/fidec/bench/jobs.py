@@ -13,7 +13,8 @@ from fidec.bench.suite import Plan, Scale, Suite, SuiteTask, Variant, published_
 from fidec.envs.factory import factory_of
 from fidec.errors import ConfigError, naming
 from fidec.register import unknown
-from fidec.train.config import RunConfig, resolve, resolve_options
+from fidec.train.config import RunConfig, resolve_options
+from fidec.train.resolve import resolve
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,8 @@ from fidec.bench.jobs import online_fields
 from fidec.bench.suite import Plan, Variant
 from fidec.envs.factory import factory_of
 from fidec.errors import ConfigError, DataError, naming
-from fidec.train.config import RunConfig, resolve
+from fidec.train.config import RunConfig
+from fidec.train.resolve import resolve
 
 OWN = {"seed": "--seeds", "algo": "--algos", "out": "--out"}  # options that a sweep sets, and how
 REFUSED = ("resume", "overwrite", "json")  # options of `fidec train` that have no meaning for many runs

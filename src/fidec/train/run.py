@@ -18,12 +18,13 @@ from fidec.errors import ConfigError, FidecError, RunError
 from fidec.store.rundir import RunDirectory, check_no_results
 from fidec.train import loop
 from fidec.train.checks import check_agree, check_data, check_method, check_rewards, check_same_data, with_data
-from fidec.train.config import OnlineConfig, RunConfig, read_config, resolve, resolve_online, task_options
+from fidec.train.config import OnlineConfig, RunConfig, read_config, task_options
 from fidec.train.configfile import ARRAYS
 from fidec.train.flow_first import Flow, copy_flow, load_flow, stage_config, stage_state
 from fidec.train.initial import with_initial
 from fidec.train.memory import memory_errors
 from fidec.train.opening import open_session, spec_of
+from fidec.train.resolve import resolve, resolve_online
 from fidec.train.session import Callback, Session
 
 
