@@ -13,7 +13,7 @@ demo: $(VENV)/.demo
 	$(BIN)/fidec demo
 
 test: check
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow

@@ -65,7 +65,7 @@ def test_fidec_with_the_isotropic_constraint_is_deflow():
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, marks=pytest.mark.slow if case in ("averaged", "velocity", "local") else ())
+        pytest.param(case, marks=pytest.mark.slow if case in ("averaged", "velocity", "local", "closed_form") else ())
         for case in (*CONSTRAINTS.builtin(), "auto", "closed_form")
     ],
 )

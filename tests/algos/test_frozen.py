@@ -28,7 +28,7 @@ def after(algorithm, update, state, batch):
     return fast_jit(update)(state, batch, KEY)
 
 
-@pytest.mark.parametrize("order", ["joint", "alternating"])
+@pytest.mark.parametrize("order", ["joint", pytest.param("alternating", marks=pytest.mark.slow)])
 def test_fidec_learns_the_same_from_a_stored_base_action_as_from_a_fresh_one(order):
     algorithm, state, batch = made(
         "fidec", constraint="isotropic", residual_at="next_observations", order=order, train_flow=False
@@ -60,7 +60,12 @@ def test_fql_distils_the_stored_pairs_of_noise_and_action():
     np.testing.assert_allclose(metrics["distillation"], jnp.mean((student - taught) ** 2), rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", [name for name in algos.names() if algos.make(name, SPEC).frozen is not None])
+WITH_FROZEN = [name for name in algos.METHODS.builtin() if algos.make(name, SPEC).frozen is not None]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in ("fql", "ifql") else pytest.mark.slow) for n in WITH_FROZEN]
+)
 def test_a_frozen_flow_does_not_change_and_its_proposals_are_its_samples(name):
     known = algos.get(name).config.__dataclass_fields__
     options: dict[str, Any] = {"hidden": (16,), "flow_steps": 2, "proposals": 3}

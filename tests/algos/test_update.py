@@ -105,7 +105,8 @@ def reference(method):
     return update, adam
 
 
-@pytest.mark.parametrize("method", ["deflow", "renoised", "released"])
+# FiDec with the isotropic constraint is the same program as DeFlow (test_fidec.py).
+@pytest.mark.parametrize("method", [pytest.param("deflow", marks=pytest.mark.slow), "renoised", "released"])
 def test_update_agrees_with_a_plain_reference(method):
     ours = {
         "deflow": lambda: algos.make("deflow", SPEC, **SMALL),

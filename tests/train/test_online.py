@@ -53,7 +53,7 @@ KINDS = {
 }
 
 
-NORMAL = ("three environments", "episode")
+NORMAL = ("episode",)
 
 
 @pytest.fixture
@@ -223,7 +223,7 @@ def test_an_offline_run_is_extended_by_an_online_phase_with_its_own_options(data
         resume(run, data, online_steps=9, online=OnlineConfig(capacity=100), quiet=True)
     for place, words in (
         ("buffer", "buffer of 9 online transitions takes"),
-        ("session", "larger than the memory limit"),
+        ("opening", "larger than the memory limit"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(f"fidec.train.{place}.free_memory", lambda: 10.0)
