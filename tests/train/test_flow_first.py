@@ -110,6 +110,12 @@ def test_what_cannot_be_used_is_refused(tmp_path, dataset, whole, changes, words
     assert "imitate" in words or not (tmp_path / "run").exists()
 
 
+def test_a_flow_of_other_data_is_refused(tmp_path, whole):
+    other = dataset_from_arrays(**random_columns(rows=440, seed=1))
+    with pytest.raises(ConfigError, match="was trained on other data: their SHA-256"):
+        fit(other, tmp_path / "run", **{**SETTINGS, **GIVEN, "flow": whole / "flow"})
+
+
 def test_whole_episodes_are_held_out(dataset):
     used, held = hold_out(dataset, 0.1)
     assert len(held.episodes) == 2

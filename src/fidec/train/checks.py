@@ -59,7 +59,7 @@ def with_data(config: RunConfig, dataset: OfflineDataset) -> RunConfig:
     return dataclasses.replace(config, online=online)
 
 
-def check_method(config: RunConfig, spec: Spec, initial: Initial | None) -> None:
+def check_method(config: RunConfig, dataset: OfflineDataset, spec: Spec, initial: Initial | None) -> None:
     """Raise if the method cannot use this data or state, or cannot act as the evaluations will ask it to."""
     algorithm = algos.get(config.algo).build(config.options, spec)
     key = rng.stream(config.seed, "evaluate")
@@ -68,7 +68,7 @@ def check_method(config: RunConfig, spec: Spec, initial: Initial | None) -> None
     if config.has_flow:
         frozen_of(algorithm, config.algo)
     if config.flow is not None:
-        load_flow(config.flow, config, spec)
+        load_flow(config.flow, config, dataset, spec)
     if config.env_name is None:
         return
     observation = jax.ShapeDtypeStruct(spec.observation_shape, spec.observation_dtype)

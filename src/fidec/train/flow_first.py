@@ -83,18 +83,25 @@ def copy_flow(source: Path, place: Path) -> None:
                 shutil.copy(path, new / path.name)
 
 
-def load_flow(place: Path, config: RunConfig, spec: Spec) -> Flow:
-    """The flow of a run or a policy. ConfigError if it does not fit the method and the data."""
+def load_flow(place: Path, config: RunConfig, dataset: OfflineDataset, spec: Spec) -> Flow:
+    """The flow of a run or a policy. ConfigError if it was trained on other data or does not fit the method."""
     policy = load_policy(place)
     params = (policy.state.params or {}).get("flow") if hasattr(policy.state, "params") else None
     if params is None:
         raise ConfigError(f"{config.flow or place}: {policy.algo} has no behaviour flow")
     origin = f"the flow of {config.flow or place}"
+    trained_on = policy.info.get("data_sha256", dataset.sha256)
+    if trained_on != dataset.sha256:
+        raise ConfigError(
+            f"{origin} was trained on other data: their SHA-256 is {trained_on[:12]}…, that of {dataset.source} is "
+            f"{dataset.sha256[:12]}…. Train a flow on this data, with --flow-updates"
+        )
     for field in dataclasses.fields(Spec):
         own, other = getattr(spec, field.name), getattr(policy.spec, field.name)
-        if own != other and not (field.name.startswith("action_") and np.allclose(spec.bounds, policy.spec.bounds)):
+        if own != other:
             raise ConfigError(
-                f"{origin} was trained on other data: its {field.name} is {other}, that of this run {own}"
+                f"{origin} does not fit: its {field.name} is {str(other)[:60]}, that of this run {str(own)[:60]}. "
+                "Give both the same options for observations and actions"
             )
     algorithm = algos.get(config.algo).build(config.options, spec)
     wanted = jax.eval_shape(algorithm.init, rng.stream(0, "init")).params.get("flow")

@@ -86,7 +86,7 @@ def train(
     dataset, buffer = _load(config, dataset, buffer)
     if config.rendering is None and dataset.spec.images:
         config = dataclasses.replace(config, rendering=dataset.info.get("rendering") or "exact")
-    check_method(config, spec_of(config, dataset, initial), initial)
+    check_method(config, dataset, spec_of(config, dataset, initial), initial)
     config = with_data(config, dataset)
     assert config.out is not None
     warnings = check_data(config, dataset)
@@ -313,7 +313,7 @@ def _provide_flow(
             text = f"the behaviour flow is saved in {place}. Continue with: fidec train --resume {directory.path}"
             directory.write_status("preempted", 0, signal.Signals(error.number).name)
             raise Preempted(error.number, text) from error
-    return load_flow(place, config, spec)
+    return load_flow(place, config, dataset, spec)
 
 
 def _all_failed(evaluation: dict[str, Any] | None) -> int:
