@@ -107,7 +107,7 @@ def test_what_cannot_be_used_is_refused(tmp_path, dataset, whole, changes, words
     settings = {**SETTINGS, **GIVEN, "flow": whole / "flow", **changes}
     with pytest.raises(ConfigError, match=words):
         fit(dataset, tmp_path / "run", **settings)
-    assert "imitate" in words or not (tmp_path / "run").exists()
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_flow_of_other_data_is_refused(tmp_path, whole):

@@ -65,6 +65,11 @@ def check_method(config: RunConfig, dataset: OfflineDataset, spec: Spec, initial
     key = rng.stream(config.seed, "evaluate")
     if initial is not None:
         check_initial(config, initial, spec, jax.eval_shape(algorithm.init, key))
+    if config.held_out and algorithm.validate is None:
+        raise ConfigError(
+            "--validation is for methods that imitate the data, and for the flow of --flow-updates: "
+            f"{config.algo} learns values and has no loss that held-out data could judge"
+        )
     if config.has_flow:
         frozen_of(algorithm, config.algo)
     if config.flow is not None:

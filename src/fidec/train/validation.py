@@ -11,7 +11,6 @@ from fidec.algos import Algorithm
 from fidec.data.dataset import OfflineDataset
 from fidec.data.feed import rows_at
 from fidec.data.sampling import Sampling, host_source, row_numbers
-from fidec.errors import ConfigError
 
 ROWS = 4096  # at most; always the same ones, with the same noise, so that values can be compared
 PREFIX = "validation/"
@@ -21,11 +20,7 @@ class Validation:
     """Held-out transitions. A call gives the losses of a state on them; the first one decides when to stop."""
 
     def __init__(self, algorithm: Algorithm, dataset: OfflineDataset, sampling: Sampling):
-        if algorithm.validate is None:
-            raise ConfigError(
-                "--validation is for methods that imitate the data, and for the flow of --flow-updates: a method "
-                "that learns values has no loss that held-out data could judge"
-            )
+        assert algorithm.validate is not None  # `check_method` refuses other methods
         self._key = rng.stream(0, "validate")
         numbers = row_numbers(self._key, min(ROWS, dataset.size), dataset.size)
         self._batch = rows_at(host_source(dataset, sampling.frame_stack), jax.device_get(numbers), sampling)
