@@ -10,7 +10,6 @@ turn, round after round, and each round gives every method's ratio to FQL.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -22,7 +21,7 @@ from fidec import algos
 from fidec.cli.output import parse, print_json, print_table
 from fidec.data.feed import DeviceFeed
 from fidec.data.sampling import PLAIN
-from fidec.train import loop
+from fidec.train import dispatch, loop
 from fidec.types import Spec
 
 
@@ -77,20 +76,16 @@ class Loop:
     """The compiled training loop around an update, on a state of its own."""
 
     def __init__(self, args: BenchmarkArgs, update: Update):
-        data = random_batch(Spec((args.observation_dim,), args.action_dim), 100_000)
-        self.feed = DeviceFeed(data, 0, args.batch_size, PLAIN)
-        self.carry = loop.start(update.algorithm, 0, update.batch)
-        steps, keys = loop.make_steps(update.algorithm), loop.keys_of(0)
-        compiled = steps.lower(keys, self.carry, self.feed.example, np.int32(0), np.int32(1)).compile()
-        self.steps = partial(compiled, keys)
-        self.step, self.pace = 0, loop.Pace()
+        spec = Spec((args.observation_dim,), args.action_dim)
+        feed = DeviceFeed(random_batch(spec, 100_000), 0, args.batch_size, PLAIN)
+        carry = loop.start(update.algorithm, 0, update.batch)
+        self.at = dispatch.Run(keys=loop.keys_of(0), feed=feed, carry=carry)
+        self.program = dispatch.Program(update.algorithm, PLAIN, spec, [self.at])
+        self.pace = dispatch.Pace()
 
     def run(self, count: int) -> None:
-        last = self.step + count
-        self.carry, self.step = loop.run_to(
-            self.steps, self.carry, self.feed, self.step, last, self.pace, loop.Signals(), lambda step: None
-        )
-        jax.block_until_ready(self.carry)
+        dispatch.run_for(self.program, [self.at], count, self.pace, loop.Signals(), lambda: None)
+        jax.block_until_ready(self.at.carry)
 
 
 def main(argv: list[str] | None = None) -> list[dict[str, Any]]:

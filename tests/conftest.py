@@ -111,10 +111,10 @@ def stop_at(monkeypatch):
     def arrange(step: int, number: int = signal.SIGTERM) -> None:
         def show(self, reached):
             if reached >= step:
-                monkeypatch.setattr(Session, "_show", lambda self, reached: None)
+                monkeypatch.setattr(Session, "show", lambda self, reached: None)
                 os.kill(os.getpid(), number)
 
-        monkeypatch.setattr(Session, "_show", show)
+        monkeypatch.setattr(Session, "show", show)
 
     return arrange
 

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, overload
 
 from fidec.data import OfflineDataset
 from fidec.envs.factory import MakeEnv
 from fidec.envs.video import check_video
+from fidec.errors import ConfigError
 from fidec.register import unknown
 from fidec.train.assess import Assessment
 from fidec.train.config import RunConfig, resolve_options
-from fidec.train.run import Result, train
+from fidec.train.run import Result, train, train_seeds
 from fidec.train.session import Callback
 
 
+@overload
+def fit(dataset: OfflineDataset | str, out: str | Path, *, seeds: None = None, **others: Any) -> Result: ...
+@overload
+def fit(dataset: OfflineDataset | str, out: str | Path, *, seeds: Sequence[int], **others: Any) -> list[Result]: ...
 def fit(
     dataset: OfflineDataset | str,
     out: str | Path,
@@ -25,6 +31,7 @@ def fit(
     preset: str = "recommended",
     steps: int | None = None,
     seed: int = 0,
+    seeds: Sequence[int] | None = None,
     task: str | None = None,
     env: str | MakeEnv | None = None,
     options: dict[str, Any] | None = None,
@@ -33,7 +40,7 @@ def fit(
     quiet: bool = False,
     callback: Callback | None = None,
     **fields: Any,
-) -> Result:
+) -> Result | list[Result]:
     """Train a method on a data set (or on a source such as "npz:mine.npz") and write a run directory.
 
     `env` is the environment for evaluations and online steps: a Gymnasium id ("Pendulum-v1", "my_package:MyEnv-v0"),
@@ -46,13 +53,15 @@ def fit(
     task. With a `buffer`, a second data set, half of each batch comes from it. `fidec.load_policy(result.policy)`
     loads the policy.
 
+    With `seeds` several runs are trained by one compiled program, in `out`/seed000 and so on. The result is a list.
+
     `callback(step, metrics)` is called after each row of the logs, with "training/loss" and other means over the last
     `log_interval` steps, or with "evaluation/score" and other results of an evaluation. If it returns True, the run
     saves and stops: `result.stopped` is then True, and `fidec.resume` continues it. An error that it raises ends the
     run; the last checkpoint stays as it was.
     """
     known = {field.name for field in dataclasses.fields(RunConfig)} - {"data"}
-    others = {"dataset", "overwrite", "quiet", "callback"}  # the other parameters are fields too
+    others = {"dataset", "overwrite", "quiet", "callback", "seeds"}  # the other parameters are fields too
     _check_names("fit", fields, known, others)
     setting = "online" if fields.get("online_steps") else "offline"
     config = RunConfig(
@@ -68,15 +77,13 @@ def fit(
         buffer=buffer if isinstance(buffer, str) else None,
         **fields,
     )
-    return train(
-        config,
-        None if isinstance(dataset, str) else dataset,
-        None if isinstance(buffer, str) else buffer,
-        env=None if isinstance(env, str) else env,
-        overwrite=overwrite,
-        quiet=quiet,
-        callback=callback,
-    )
+    data = (None if isinstance(dataset, str) else dataset, None if isinstance(buffer, str) else buffer)
+    make_env = None if isinstance(env, str) else env
+    if seeds is None:
+        return train(config, *data, env=make_env, overwrite=overwrite, quiet=quiet, callback=callback)
+    if callback is not None or seed != 0:
+        raise ConfigError(f"{'callback' if callback else 'seed'} is for one run: leave it out with seeds")
+    return train_seeds(config, seeds, *data, env=make_env, overwrite=overwrite, quiet=quiet)
 
 
 def evaluate(

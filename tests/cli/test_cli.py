@@ -323,7 +323,7 @@ def test_wrong_arguments_are_one_line(cli, monkeypatch, argv, words):
 
 def test_spellings_of_switches_and_numbers(cli, monkeypatch):
     read = []
-    monkeypatch.setattr("fidec.cli.train._train", lambda config, **more: read.append((config, more)) or 0)
+    monkeypatch.setattr("fidec.cli.train._train", lambda config, seeds, **more: read.append((config, more)) or 0)
     cli("train", "--algo.hidden", "256,128", "--algo.normalize-q", "--no-check-data", "--overwrite")
     cli("train", "--algo.hidden=256,128", "--algo.no-normalize-q", "--check_data", "False", "--overwrite", "True")
     cli("train", "--algo.hidden", "256", "128", "--action-low", "-1,-2", "--json", "--normalize-observations", "None")

@@ -232,7 +232,7 @@ def test_a_page_has_a_title_equations_and_a_command_that_is_understood(name: str
         if line.startswith("$ fidec train ")
     ]
     understood = []
-    monkeypatch.setattr("fidec.cli.train._train", lambda config, **_: understood.append(config) or 0)
+    monkeypatch.setattr("fidec.cli.train._train", lambda config, *_, **__: understood.append(config) or 0)
     for words in commands:
         assert cli.main(words) == 0, words
     assert name in [config.algo for config in understood]
@@ -300,8 +300,8 @@ def test_glossary_has_the_evaluation_and_the_times(monkeypatch: pytest.MonkeyPat
     nothing: Any = lambda *_: None  # noqa: E731
     algorithm = algos.Algorithm(nothing, nothing, nothing, nothing)
     env = EnvFactory("any", nothing, score=lambda summary: 0.0)
-    with evaluate.Evaluator(env, spec, envs=1, episodes=1, seed=0) as evaluator:
-        summary, episodes = evaluator(algorithm, None, 0)
+    with evaluate.Evaluator(env, spec, envs=1, episodes=1) as evaluator:
+        summary, episodes, _ = evaluator(algorithm, None, 0, 0)
     assert glossary("evaluation/") == set(summary)
     assert set(summary) > set(summarise(episodes))
     source = "".join(path.read_text() for path in (ROOT / "src" / "fidec" / "train").glob("*.py"))

@@ -58,9 +58,9 @@ class FakeEvaluator:
 
     def __exit__(self, *_: object): ...
 
-    def __call__(self, algorithm, state, step, *, base, **_):
+    def __call__(self, algorithm, state, step, seed, *, base, **_):
         rows = [Episode(k, k, 0, "ok", k + 2.0 * (not base), 10, None) for k in range(2)]
-        return summarise(rows) | {"score": None}, rows
+        return summarise(rows) | {"score": None}, rows, 0.0
 
 
 def assessed(act_with_base: Any) -> assess.Assessment:

@@ -14,7 +14,7 @@ from fidec.envs.factory import factory_of
 from fidec.envs.pool import EnvPool
 from fidec.errors import ConfigError, EnvError, RunError
 from fidec.ops import images
-from fidec.train import loop
+from fidec.train import dispatch, loop
 from fidec.train.assess import Assessment
 from fidec.train.evaluate import Evaluator
 from fidec.types import Spec
@@ -84,7 +84,7 @@ def test_a_run_on_images_resumes_bit_for_bit(trained, room, tmp_path, monkeypatc
     out = tmp_path / "stopped"
     config = {**SMALL, "steps": 7}
     fidec.fit(f"npz:{room}", out, **config)
-    monkeypatch.setattr(loop.Pace, "next", lambda self, left: min(left, 3))
+    monkeypatch.setattr(dispatch.Pace, "next", lambda self, left: min(left, 3))
     save = loop.check_finite
 
     def die(carry):
@@ -147,9 +147,7 @@ def test_a_policy_of_images_is_evaluated_in_its_environment(trained):
     assert [row["length"] for row in rows] == [10] * 3
     assert result["policy"]["n"] == summarise([])["n"] + 3
     with (
-        Evaluator(
-            assessment.env, Spec((SIZE, SIZE, 12), 2, "uint8", frame_stack=3), envs=1, episodes=1, seed=0
-        ) as wrong,
+        Evaluator(assessment.env, Spec((SIZE, SIZE, 12), 2, "uint8", frame_stack=3), envs=1, episodes=1) as wrong,
         pytest.raises(EnvError, match=r"\(16, 16, 9\).*\(16, 16, 12\).*3 frames stacked"),
     ):
         wrong.start()

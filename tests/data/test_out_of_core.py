@@ -18,7 +18,7 @@ import pytest
 
 from fidec import dataset_from_arrays, load_dataset, rng
 from fidec.data import check_dataset, feed, mapped, unpack
-from fidec.data.feed import DeviceFeed, HostFeed, batch_of, make_feed
+from fidec.data.feed import Data, DeviceFeed, HostFeed, batch_of
 from fidec.data.npz import read_npz, write_npz
 from fidec.data.sampling import Mixture, Sampling, draw, source_of
 from fidec.errors import DataError
@@ -71,7 +71,9 @@ def test_the_host_feeds_what_the_device_would_draw(case, short_chunks):
     """Chunk by chunk in order, after a jump as a resumed run makes it, and going back; and as `draw` draws."""
     columns, sampling = CASES[case]
     datasets = [dataset_from_arrays(**each) for each in columns]
-    device, host = (make_feed(datasets, SEED, BATCH, sampling, discount=0.9, limit=limit) for limit in (1e9, 0))
+    device, host = (
+        Data.of(datasets, sampling, discount=0.9, limit=limit).feed(SEED, BATCH, sampling) for limit in (1e9, 0)
+    )
     assert (type(device), type(host)) == (DeviceFeed, HostFeed)
     assert jax.tree.structure(device.example) == jax.tree.structure(host.example)
     assert jax.tree.leaves(device.example) == jax.tree.leaves(host.example)
@@ -88,7 +90,7 @@ def test_the_host_feeds_what_the_device_would_draw(case, short_chunks):
 
 
 def test_a_failure_while_reading_ahead_is_not_lost(short_chunks):
-    host: Any = make_feed([dataset_from_arrays(**frame_columns())], SEED, BATCH, images(), limit=0)
+    host: Any = Data.of([dataset_from_arrays(**frame_columns())], images(), limit=0).feed(SEED, BATCH, images())
     host._sources = [None]
     with pytest.raises(AttributeError):
         host.at(0)
@@ -100,7 +102,7 @@ def test_the_default_limit_is_half_of_the_free_memory(monkeypatch):
     assert feed.free_memory() > 1e6
     for free, kind in ((2 * dataset.nbytes, DeviceFeed), (2 * dataset.nbytes - 2, HostFeed)):
         monkeypatch.setattr(feed, "free_memory", lambda free=free: free)
-        made = make_feed([dataset], SEED, BATCH, images())
+        made = Data.of([dataset], images()).feed(SEED, BATCH, images())
         assert type(made) is kind
         made.close()
 
@@ -140,7 +142,7 @@ def test_a_mapped_data_set_is_never_loaded_at_once(tmp_path, monkeypatch):
     tracemalloc.start()
     dataset = load_dataset(f"npz:{path}")
     assert check_dataset(dataset).worst != "error"
-    host: Any = make_feed([dataset], SEED, BATCH, images(), limit=1e7)
+    host: Any = Data.of([dataset], images(), limit=1e7).feed(SEED, BATCH, images())
     for step in range(0, 20, host.steps):
         host.at(step)
     host.close()
@@ -243,7 +245,7 @@ def test_an_archive_written_in_parts_is_what_numpy_writes():
 
 def test_the_host_draws_where_jax_has_no_cpu(monkeypatch, short_chunks):
     dataset = dataset_from_arrays(**random_columns())
-    device, host = (make_feed([dataset], SEED, BATCH, Sampling(), limit=limit) for limit in (1e9, 0))
+    device, host = (Data.of([dataset], Sampling(), limit=limit).feed(SEED, BATCH, Sampling()) for limit in (1e9, 0))
     devices = jax.local_devices
 
     def local_devices(*, backend=None):

@@ -11,7 +11,7 @@ import pytest
 from fidec import dataset_from_arrays, fit, load_policy, resume
 from fidec.data.holdout import hold_out
 from fidec.errors import ConfigError, DataError
-from fidec.train import loop
+from fidec.train import dispatch
 from fidec.train.run import Preempted
 from fidec.train.validation import Validation
 from helpers.algorithms import equal
@@ -59,7 +59,7 @@ def test_both_stages_are_runs_and_the_flow_is_the_first_one_s(whole):
 
 @pytest.mark.parametrize("stop", [("flow", 13), ("flow", FLOW), ("rest", 17)])
 def test_a_run_stopped_in_either_stage_ends_with_the_same_bytes(tmp_path, dataset, whole, monkeypatch, stop_at, stop):
-    monkeypatch.setattr(loop.Pace, "next", lambda self, left: min(left, 7))
+    monkeypatch.setattr(dispatch.Pace, "next", lambda self, left: min(left, 7))
     out, (stage, step) = tmp_path / "run", stop
     if stage == "rest":
         shutil.copytree(whole, out)
@@ -100,6 +100,7 @@ def test_a_flow_from_another_run_gives_the_same_run_and_is_copied(tmp_path, data
         ({"online_steps": 5, "env": "Pendulum-v1"}, "for offline training"),
         ({"normalize_observations": False}, "observation_mean"),
         ({"algo": "fql", "validation": 0.1, "options": {"hidden": (8,)}}, "imitate the data"),
+        ({"flow": None, "flow_refresh": 5}, "needs a frozen flow"),
         ({"validation": 0.9}, "in \\[0, 0.5\\]"),
     ],
 )
@@ -142,3 +143,20 @@ def test_training_ends_when_the_held_out_loss_stops_improving(tmp_path, dataset,
     assert "lowest (2.0000) 3 log intervals ago" in (tmp_path / "run" / "run.log").read_text()
     assert json.loads((tmp_path / "run" / "config.json").read_text())["steps"] == 50
     assert resume(tmp_path / "run", dataset, quiet=True).step == 50
+
+
+def test_refreshed_proposals_are_new_ones_and_resume_exactly(tmp_path, dataset, whole, monkeypatch, stop_at):
+    """The steps before the first refresh are those of a run without it."""
+    monkeypatch.setattr(dispatch.Pace, "next", lambda self, left: min(left, 7))
+    settings = {**SETTINGS, **GIVEN, "flow": whole / "flow", "flow_refresh": 10}
+    made = fit(dataset, tmp_path / "made", **settings).directory
+    rows, without = read_rows(made / "train.jsonl"), read_rows(whole / "train.jsonl")
+    assert rows[0] == without[0]
+    assert rows[1] != without[1]
+    for step in (12, 20):
+        out = tmp_path / f"stopped-{step}"
+        stop_at(step)
+        with pytest.raises(Preempted):
+            fit(dataset, out, **settings)
+        resume(out, dataset, quiet=True)
+        assert fingerprint(out, STEPS) == fingerprint(made, STEPS)

@@ -15,7 +15,7 @@ from fidec.store import files
 from fidec.train.config import RunConfig
 from fidec.train.initial import with_initial
 from fidec.train.resolve import resolve
-from fidec.train.session import Session
+from fidec.train.together import Together
 from helpers.runs import TASK, fingerprint, random_columns
 
 TINY = {"algo": "tiny", "batch_size": 8, "log_interval": 10, "checkpoint_interval": 10, "quiet": True}
@@ -57,11 +57,11 @@ def test_a_run_starts_from_another_and_resumes_without_it(first, other, tmp_path
     def kill(self):
         raise KeyboardInterrupt
 
-    advance = Session.advance
-    monkeypatch.setattr(Session, "advance", kill)
+    advance = Together.advance
+    monkeypatch.setattr(Together, "advance", kill)
     with pytest.raises(KeyboardInterrupt):
         fit(other, killed, steps=20, init_from=first, options=options, **TINY)
-    monkeypatch.setattr(Session, "advance", advance)
+    monkeypatch.setattr(Together, "advance", advance)
     assert not list((killed / "checkpoints").iterdir())
     shutil.rmtree(first)
     assert resume(killed, other, quiet=True).step == 20

@@ -19,7 +19,7 @@ from fidec.console import Progress
 from fidec.data.feed import DeviceFeed
 from fidec.data.sampling import PLAIN
 from fidec.errors import NonFiniteError
-from fidec.train import loop
+from fidec.train import dispatch, loop
 from fidec.train.session import Session
 from fidec.types import Spec
 from helpers.runs import random_columns
@@ -185,24 +185,24 @@ def test_a_nan_in_the_data_is_noticed_at_its_first_batch(fidec):
 def test_a_signal_stops_between_dispatches(linear):
     shown = []
 
-    def on_dispatch(step):
-        shown.append(step)
+    def on_dispatch():
+        shown.append(at.step)
         if len(shown) == 3:
             signal.raise_signal(signal.SIGTERM)
 
+    at = dispatch.Run(keys=loop.keys_of(SEED), feed=linear.feed, carry=linear.start())
+    program = dispatch.Program(linear.algorithm, PLAIN, Spec((3,), 2), [at])
     with loop.catch_signals() as signals:
-        carry, step = loop.run_to(
-            linear.steps, linear.start(), linear.feed, 0, 10**6, loop.Pace(), signals, on_dispatch
-        )
+        dispatch.run_for(program, [at], 10**6, dispatch.Pace(), signals, on_dispatch)
     assert signals.received == signal.SIGTERM
-    assert step == shown[-1] == int(carry.state["count"])
+    assert at.step == shown[-1] == int(at.carry.state["count"])
     assert len(shown) == 3
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_steps_taken_one_by_one_are_the_loop(linear):
     """As images are trained on a CPU."""
-    alone = loop.one_by_one(partial(loop.make_steps(linear.algorithm, looped=False), loop.keys_of(SEED)))
+    alone = partial(loop.one_by_one(loop.make_steps(linear.algorithm, looped=False)), loop.keys_of(SEED))
     carry = run(alone, linear.start(), linear.chunk, 1, 3, STEPS)
     whole = run(linear.steps, linear.start(), linear.chunk, STEPS)
     assert int(carry.state["count"]) == int(whole.state["count"]) == STEPS
@@ -250,11 +250,11 @@ def test_training_in_a_thread_leaves_signal_handlers_alone():
 
 
 def test_the_pace_follows_the_clock():
-    pace = loop.Pace()
+    pace = dispatch.Pace()
     assert pace.next(10**6) == 10
     assert pace.next(4) == 4
     pace.record(10, 0.1)
-    assert pace.next(10**6) == int(100 * loop.DISPATCH_SECONDS)
+    assert pace.next(10**6) == int(100 * dispatch.DISPATCH_SECONDS)
     pace.record(1, 10.0)  # a machine that got slow still makes progress
     for _ in range(50):
         pace.record(1, 10.0)
@@ -267,14 +267,14 @@ def test_the_first_estimate_of_the_time_left_counts_no_compilation():
         progress=Progress(1000, stream=stream, every=0.0, clock=lambda: now),
         log=SimpleNamespace(time=lambda *_: None),
     )
-    run: Any = SimpleNamespace(journal=journal, step=0)
+    run: Any = SimpleNamespace(journal=journal, step=0, _finish_evaluation=lambda wait: None)
     for offset in (0, 500):  # the second phase compiles again
         now += 30.0
-        Session._record_compilation(run, 30.0)
+        Session.record_compilation(run, 30.0)
         now += 20.0  # the first dispatch compiles how batches are drawn
-        Session._show(run, offset + 10)
+        Session.show(run, offset + 10)
         now += 1.0
-        Session._show(run, offset + 20)
+        Session.show(run, offset + 20)
     assert stream.getvalue().splitlines() == [
         "step 10/1000",
         "step 20/1000  10 steps/s  2 min left",

@@ -19,7 +19,7 @@ from fidec import dataset_from_arrays, fit, resume
 from fidec.errors import CheckpointError, ConfigError, NonFiniteError, OutOfMemoryError, RunError
 from fidec.store import files
 from fidec.store.rundir import RunDirectory
-from fidec.train import loop
+from fidec.train import dispatch, together
 from fidec.train.config import RunConfig
 from fidec.train.run import Preempted
 from fidec.train.session import Session
@@ -52,7 +52,7 @@ def dataset():
 @pytest.fixture
 def small_dispatches(monkeypatch):
     """Dispatches of seven steps, which fit no interval: a stop may come anywhere."""
-    monkeypatch.setattr(loop.Pace, "next", lambda self, left: min(left, 7))
+    monkeypatch.setattr(dispatch.Pace, "next", lambda self, left: min(left, 7))
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def status(out) -> tuple[str, int, str | None]:
 
 
 def test_stopped_at_random_steps(tmp_path, dataset, whole, tiny_env, small_dispatches, stop_at):
-    settings = {**TINY, "env": tiny_env}
+    settings = {**TINY, "env": tiny_env, "eval_background": False}  # else it may stop at an earlier step
     expected = fingerprint(whole(env=True), STEPS)
     assert len(read_rows(whole(env=True) / "episodes.jsonl")) == 2 * SETTINGS["eval_episodes"]
 
@@ -235,7 +235,7 @@ def test_too_little_memory_is_no_damage_and_says_what_to_do(
         raise error
 
     if place == "train":
-        monkeypatch.setattr(loop, "run_to", fail)
+        monkeypatch.setattr(together, "run_for", fail)
     else:
         monkeypatch.setattr(files, "sha256_file", fail)
     with pytest.raises(OutOfMemoryError, match=f"{words}.*a batch has 8 rows.*GB are free.*--memory-limit"):

@@ -32,7 +32,12 @@ class TrainArgs(RunConfig):
     them). Your own --data needs no environment; with an --env, any Gymnasium id, the policy is evaluated in it. The
     options --algo.* belong to the chosen method; their defaults are those of its --preset and of the task. With
     --online-steps training continues in the environment. `fidec train --resume DIR` continues an interrupted run.
+    With --seeds several runs are trained by one program.
     """
+
+    seeds: tuple[int, ...] = ()
+    """Train these seeds together, each in a run directory of its own: OUT/seed000 and so on. They share one compiled
+    program, the data in memory and the environments of evaluations. Each run can be resumed alone."""
 
     config: Path | None = None
     """File with options of this command: TOML, or the config.json of a run. Options of the command line replace
@@ -47,8 +52,8 @@ class TrainArgs(RunConfig):
 class ResumeArgs:
     """Continue a run, bit for bit as if it had never stopped; with --online-steps in its environment."""
 
-    resume: Path
-    """The run directory."""
+    resume: tuple[Path, ...]
+    """The run directory, or several of runs that differ only in their seeds, which are then trained together."""
     steps: int | None = None
     """Train up to this many offline steps instead of the run's own number."""
     env: str | None = None
@@ -76,7 +81,9 @@ def main(argv: list[str]) -> int:
     if any(word == "--resume" or word.startswith("--resume=") for word in argv):
         return _resume(parse(ResumeArgs, argv, "fidec train", explain=_kept))
     config, args = read_args(argv, "fidec train")
-    return _train(config, overwrite=args.overwrite, as_json=args.json)
+    if args.seeds and _peek(argv, "--seed") is not None:
+        raise ConfigError("both --seed and --seeds are given: name one seed, or several")
+    return _train(config, args.seeds, overwrite=args.overwrite, as_json=args.json)
 
 
 def read_args(argv: list[str], program: str) -> tuple[RunConfig, TrainArgs]:
@@ -140,8 +147,8 @@ def _with_options(options: Any) -> Any:
     return made
 
 
-def _train(config: RunConfig, *, overwrite: bool, as_json: bool) -> int:
-    from fidec.train.run import train
+def _train(config: RunConfig, seeds: tuple[int, ...], *, overwrite: bool, as_json: bool) -> int:
+    from fidec.train.run import train, train_seeds
 
     import_from_here()
     if config.task is None and config.data is None:
@@ -149,8 +156,9 @@ def _train(config: RunConfig, *, overwrite: bool, as_json: bool) -> int:
             "there is no data: name a --task (`fidec tasks` lists them), or a data source with --data, and an "
             "environment with --env to evaluate in it"
         )
-    config = resolve(config)
-    print(*_picked(config), sep="\n", file=sys.stderr)
+    print(*_picked(resolve(config)), sep="\n", file=sys.stderr)
+    if seeds:
+        return _report_all(train_seeds(config, seeds, overwrite=overwrite), as_json)
     return _report(train(config, overwrite=overwrite), as_json)
 
 
@@ -192,27 +200,50 @@ def _evaluation(plan: RunConfig | tasks.Protocol) -> str:
 
 
 def _resume(args: ResumeArgs) -> int:
-    from fidec.train.run import resume
+    from fidec.train.run import resume, resume_all
 
     import_from_here()
-    steps = {"steps": args.steps, "online_steps": args.online_steps, "online": args.online}
-    result = resume(args.resume, env=args.env, **steps, salvage=args.salvage)
+    how: dict[str, Any] = {"env": args.env, "steps": args.steps, "salvage": args.salvage}
+    if len(args.resume) > 1:
+        if args.online_steps is not None:
+            raise ConfigError("--online-steps is for one run: resume the others one by one")
+        return _report_all(resume_all(args.resume, **how), args.json)
+    if not args.resume:
+        raise ConfigError("--resume: expected the directory of a run")
+    result = resume(args.resume[0], online_steps=args.online_steps, online=args.online, **how)
     return _report(result, args.json)
 
 
 def _report(result: Any, as_json: bool) -> int:
+    print_json(_as_json(result)) if as_json else _print(result)
+    return 0
+
+
+def _report_all(results: list[Any], as_json: bool) -> int:
+    """What single runs print, and how to compare them."""
+    if as_json:
+        print_json([_as_json(result) for result in results])
+        return 0
+    for result in results:
+        _print(result)
+    if len(results) > 1 and any(result.evaluation for result in results):
+        print(f"all together: fidec compare {' '.join(str(result.directory) for result in results)}")
+    return 0
+
+
+def _as_json(result: Any) -> dict[str, Any]:
+    return {"directory": str(result.directory), "step": result.step, "evaluation": result.evaluation or None}
+
+
+def _print(result: Any) -> None:
     from fidec.audit.region import end_of_training
 
-    if as_json:
-        print_json({"directory": str(result.directory), "step": result.step, "evaluation": result.evaluation or None})
-        return 0
     print(f"{result.directory}: {result.step} steps")
     for line in _means(result.evaluation) if result.evaluation else ():
         print(line)
     if (region := end_of_training(result.directory)) is not None:
         print(region)
     print(f"policy: {result.policy}")
-    return 0
 
 
 def _means(evaluation: dict[str, Any]) -> list[str]:

@@ -63,10 +63,10 @@ class DeviceFeed:
     """Chunks drawn on the device, from data in its memory."""
 
     def __init__(self, data: Drawable, seed: int, batch_size: int, sampling: Sampling):
-        one = partial(drawn, count=batch_size, settings=sampling)
         self._key = rng.stream(seed, "batch")
+        one = partial(drawn, count=batch_size, settings=sampling)
         self.steps, self.example = _layout(jax.eval_shape(one, data, self._key))
-        self._draw = jax.jit(lambda data, key, at: jax.vmap(partial(one, data))(_step_keys(key, at, self.steps)))
+        self._draw = partial(_draw, count=batch_size, settings=sampling, steps=self.steps)
         self.data = data
         self._now: tuple[int, Chunk] | None = None
 
@@ -79,6 +79,11 @@ class DeviceFeed:
 
     def close(self) -> None:
         pass
+
+
+@partial(jax.jit, static_argnames=("count", "settings", "steps"))  # one program for the feeds of several runs
+def _draw(data: Drawable, key: PRNGKey, first: Any, *, count: int, settings: Sampling, steps: int) -> Batch:
+    return jax.vmap(partial(drawn, data, count=count, settings=settings))(_step_keys(key, first, steps))
 
 
 class HostFeed:
@@ -117,7 +122,7 @@ class HostFeed:
         self._thread.shutdown(cancel_futures=True)
 
     def _chunk(self, first: int) -> Chunk:
-        with jax.default_device(_host_device()):
+        with jax.default_device(host_device()):
             numbers = [np.asarray(each) for each in self._numbers(self._key, np.int32(first))]
         rows = [_take(source, each, self._stack) for source, each in zip(self._sources, numbers, strict=True)]
         if len(rows) == 2:
@@ -125,29 +130,40 @@ class HostFeed:
         return Chunk(jax.device_put(rows[0]), np.int32(first))
 
 
-def make_feed(
-    datasets: Sequence[OfflineDataset],
-    seed: int,
-    batch_size: int,
-    sampling: Sampling,
-    *,
-    discount: float | None = None,
-    proposals: Sequence[Any] = (),
-    limit: float | None = None,
-) -> Feed:
-    """One data set, or two that are mixed: on the device if they take at most `limit` bytes, else on the host.
+class Data(NamedTuple):
+    """The data of one or more runs: one source, or two that are mixed, on the device or on the host."""
 
-    The default limit is half of the free memory. A `discount` adds returns, `proposals` a column of each data set.
-    """
-    sources = [host_source(dataset, sampling.frame_stack, discount) for dataset in datasets]
-    for number, column in enumerate(proposals):
-        sources[number] = sources[number]._replace(rows=sources[number].rows._replace(proposals=column))
-    size = sum(dataset.nbytes for dataset in datasets) + sum(array.nbytes for array in jax.tree.leaves(proposals))
-    if size > (free_memory() / 2 if limit is None else limit):
-        return HostFeed(sources, seed, batch_size, sampling)
-    on_device = [jax.tree.map(jnp.asarray, source) for source in sources]
-    data = on_device[0] if len(on_device) == 1 else Mixture(*on_device)
-    return DeviceFeed(data, seed, batch_size, sampling)
+    sources: list[Source]
+    on_device: bool
+
+    @classmethod
+    def of(
+        cls,
+        datasets: Sequence[OfflineDataset],
+        sampling: Sampling,
+        *,
+        discount: float | None = None,
+        limit: float | None = None,
+        beside: Any = (),
+    ) -> Data:
+        """On the device if the data and the arrays `beside` it take at most `limit` bytes, else on the host.
+
+        The default limit is half of the free memory. A `discount` adds returns.
+        """
+        sources = [host_source(dataset, sampling.frame_stack, discount) for dataset in datasets]
+        size = sum(dataset.nbytes for dataset in datasets) + sum(array.nbytes for array in jax.tree.leaves(beside))
+        on_device = size <= (free_memory() / 2 if limit is None else limit)
+        return cls([jax.tree.map(jnp.asarray, source) for source in sources] if on_device else sources, on_device)
+
+    def feed(self, seed: int, batch_size: int, sampling: Sampling, proposals: Sequence[Any] = ()) -> Feed:
+        """The batches of a run. `proposals` are a column of each source."""
+        sources = list(self.sources)
+        for number, column in enumerate(proposals):
+            column = jax.tree.map(jnp.asarray, column) if self.on_device else column
+            sources[number] = sources[number]._replace(rows=sources[number].rows._replace(proposals=column))
+        if not self.on_device:
+            return HostFeed(sources, seed, batch_size, sampling)
+        return DeviceFeed(sources[0] if len(sources) == 1 else Mixture(*sources), seed, batch_size, sampling)
 
 
 def batch_of(chunk: Chunk, step: Any, key: PRNGKey, sampling: Sampling) -> Batch:
@@ -169,8 +185,8 @@ def free_memory() -> float:
     return free_host_memory()
 
 
-def _host_device() -> Any:
-    """The CPU, because an accelerator is busy with earlier steps; None (the default device) if JAX may not use it."""
+def host_device() -> Any:
+    """The CPU, for work while an accelerator is busy; None (the default device) if JAX may not use it."""
     try:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError:  # such as JAX_PLATFORMS=cuda

@@ -111,16 +111,16 @@ class Assessment:
             self.policy.spec,
             envs=self.envs,
             episodes=episodes,
-            seed=self.seed,
             fresh=self.fresh,
             timeout=self.timeout,
         ) as evaluator:
             for kind in ("base", self.kind) if base else (self.kind,):
                 # The base policy is a single draw: picking among several by value would not be the behaviour.
-                result[kind], rows[kind] = evaluator(
+                result[kind], rows[kind], _ = evaluator(
                     self.policy.algorithm,
                     self.policy.state,
                     self.step,
+                    self.seed,
                     candidates=1 if kind == "base" else self.candidates,
                     base=kind == "base",
                     noise=self.noise,

@@ -124,6 +124,8 @@ class RunConfig:
     are drawn once, and the rest is trained without a flow solve."""
     flow_updates: int = 0
     """Train the behaviour flow first, alone, for at most this many updates, in OUT/flow; then as with --flow."""
+    flow_refresh: int = 0
+    """With --flow or --flow-updates: steps after which the flow's actions are drawn again. 0 draws them once."""
     validation: float | None = None
     """Share of the episodes that is held out. Methods that imitate the data log their loss on it. By default 0.05
     for the flow of --flow-updates if there are at least 20 episodes, else 0."""
@@ -153,6 +155,9 @@ class RunConfig:
     fresh ones at each, as if the environment were reset without a seed."""
     eval_envs: int = 0
     """Environment processes for evaluation. 0 means one per core, at most 8."""
+    eval_background: bool | None = None
+    """Train on while a copy of the policy is evaluated, at most one at a time. The results are the same. By default
+    on if two cores can be used. Off with a callback, which may stop the run after an evaluation."""
     eval_timeout: float = 60.0
     """Seconds after which an environment that does not answer counts as hung. To start it has twice as long, and at
     least two minutes."""
@@ -213,7 +218,7 @@ class RunConfig:
         positive = ("batch_size", "frame_stack", "eval_episodes", "candidates", "keep_checkpoints")
         for name in (*positive, "log_interval", "checkpoint_interval"):
             _at_least(1, name, getattr(self, name))
-        for name in ("seed", "eval_interval", "eval_envs", "flow_updates", "patience"):
+        for name in ("seed", "eval_interval", "eval_envs", "flow_updates", "flow_refresh", "patience"):
             _at_least(0, name, getattr(self, name))
         if self.memory_limit is not None and not self.memory_limit >= 0:
             raise ConfigError(f"memory_limit must not be negative, not {self.memory_limit}")
@@ -230,6 +235,8 @@ class RunConfig:
             raise ConfigError(f"validation is a share of the episodes, in [0, 0.5], not {self.validation}")
         if self.flow is not None and self.flow_updates:
             raise ConfigError("both --flow and --flow-updates are given: take a trained flow, or train one")
+        if self.flow_refresh and not self.has_flow:
+            raise ConfigError("--flow-refresh needs a frozen flow: give --flow or --flow-updates, or leave it out")
         if self.has_flow and self.online_steps:
             raise ConfigError(
                 "--flow and --flow-updates are for offline training: collected transitions have no proposals. Leave "
@@ -265,6 +272,7 @@ class RunConfig:
             "check_data",
             "memory_limit",
             "eval_envs",
+            "eval_background",
         )
         values = json.loads(json.dumps({name: v for name, v in self.to_json().items() if name not in free}))
         return values | {f"algo.{name}": value for name, value in values.pop("options").items()}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fidec import algos, rng
+from fidec.data.feed import host_device
 from fidec.envs.evaluate import summarise
 from fidec.envs.factory import EnvFactory
 from fidec.envs.pool import EnvPool, Episode
@@ -17,8 +22,24 @@ from fidec.train.policy import lane_actor
 from fidec.types import Spec
 
 
+class Interrupted(Exception):
+    """A signal arrived during an evaluation, or the evaluator was closed."""
+
+
+class Evaluation(NamedTuple):
+    """A summary, the episodes in it, and the seconds that they took."""
+
+    summary: dict[str, Any]
+    episodes: list[Episode]
+    seconds: float
+
+
 class Evaluator:
-    """Environments that wait for policies. They are started by `start` or by the first evaluation."""
+    """Environments that wait for policies. They are started by `start` or by the first evaluation.
+
+    An evaluation acts on the host's CPU, also if the networks are trained on another device. So it has the same
+    results in the background, where that device is busy.
+    """
 
     def __init__(
         self,
@@ -27,21 +48,24 @@ class Evaluator:
         *,
         envs: int,
         episodes: int,
-        seed: int,
         fresh: bool = False,
         timeout: float = 60.0,
     ):
-        self.env, self.spec, self.episodes, self.seed, self.fresh = env, spec, episodes, seed, fresh
+        self.env, self.spec, self.episodes, self.fresh = env, spec, episodes, fresh
         self._envs, self._timeout = min(envs, episodes), timeout
         self._pool: EnvPool | None = None
+        self._thread = ThreadPoolExecutor(1, "fidec-evaluation")  # one evaluation at a time
+        self._closed = False
 
     def __enter__(self) -> Evaluator:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._closed = True  # ends an evaluation in the background at its next step
         if self._pool is not None:
-            self._pool.close()
-            self._pool = None
+            self._pool.close()  # also if an environment hangs in that step
+        self._thread.shutdown(cancel_futures=True)
+        self._pool = None
 
     def start(self) -> EnvPool:
         """Start the environments if they are not running, and check that they fit the data."""
@@ -56,29 +80,40 @@ class Evaluator:
         algorithm: algos.Algorithm,
         state: Any,
         step: int,
+        seed: int,
         *,
         candidates: int = 1,
         base: bool = False,
         noise: float = 1.0,
-        on_step: Callable[[], None] | None = None,
-    ) -> tuple[dict[str, Any], list[Episode]]:
-        """(summary, episodes). The step enters the policy's random numbers, and the environments' seeds if `fresh`.
+        on_step: Callable[[], None] = lambda: None,
+    ) -> Evaluation:
+        """Evaluate. The step enters the policy's random numbers, and the environments' seeds if `fresh`.
 
         `on_step` is called before every step of the environments. It may raise to stop the evaluation.
         """
-        key, choices = rng.at(rng.stream(self.seed, "evaluate"), step), {"candidates": candidates, "base": base}
-        actor = lane_actor(algorithm, algorithm.policy(state), key, noise=noise, **choices)
+        before, device = time.perf_counter(), host_device()
+        key = rng.at(rng.stream(seed, "evaluate"), step)
+        policy, key = jax.device_put((algorithm.policy(state), key), device)
+        actor = lane_actor(algorithm, policy, key, candidates=candidates, base=base, noise=noise)
         pool = self.start()
 
         def act(observations, episodes, steps):
-            if on_step is not None:
-                on_step()
+            on_step()
+            if self._closed:
+                raise Interrupted
             return actor(observations, episodes, steps)
 
-        episodes = pool.run(act, self.episodes, self.seed, fresh=step if self.fresh else None)
+        episodes = pool.run(act, self.episodes, seed, fresh=step if self.fresh else None)
         summary = summarise(episodes)
         summary["score"] = self.env.score(summary)
-        return summary, episodes
+        return Evaluation(summary, episodes, time.perf_counter() - before)
+
+    def in_background(
+        self, algorithm: algos.Algorithm, state: Any, step: int, seed: int, **how: Any
+    ) -> Future[Evaluation]:
+        """Evaluate a copy of the policy in a thread, after those that were started before."""
+        copied = jax.tree.map(jnp.copy, algorithm.policy(state))  # training will reuse the memory of the state
+        return self._thread.submit(self, algorithm, copied, step, seed, **how)
 
 
 def check_spaces(name: str, envs: EnvProcesses, spec: Spec) -> None:

@@ -1,7 +1,8 @@
 """The behaviour flow first: its own run, its proposals at the next states, and its place in the method's state.
 
 A run with a flow of its own keeps it in `flow/`, a run directory or a copy of a policy. The proposals are a function
-of the flow, the data and the seed, so a resumed run draws them again instead of storing them.
+of the flow, the data, the seed and, if they are refreshed, the step. So a resumed run draws them again instead of
+storing them.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ def stage_config(config: RunConfig, out: Path, episodes: int) -> RunConfig:
         steps=config.flow_updates,
         eval_interval=0,
         flow_updates=0,
+        flow_refresh=0,
         init_from=None,
         validation=validation,
         check_data=False,
@@ -133,8 +135,12 @@ def draw_proposals(
     sampling: Sampling,
     seed: int,
     quiet: bool,
+    number: int = 0,
 ) -> Any:
-    """What the frozen flow proposes at each next observation, in main memory; None if the method needs nothing."""
+    """What the frozen flow proposes at each next observation, in main memory; None if the method needs nothing.
+
+    `number` counts how often the proposals were drawn before.
+    """
     if algorithm.frozen is None or algorithm.frozen.propose is None:
         return None
     source, key, total = host_source(dataset, sampling.frame_stack), rng.stream(seed, "propose"), dataset.size
@@ -144,7 +150,8 @@ def draw_proposals(
         for first in range(0, total, ROWS):
             rows = np.minimum(np.arange(first, first + ROWS), total - 1)  # one shape, so one compilation
             following = rows_at(source, rows, sampling).next_observations
-            part = jax.tree.map(np.asarray, propose(state, following, rng.at(key, first)))
+            position = (first, number) if number else (first,)
+            part = jax.tree.map(np.asarray, propose(state, following, rng.at(key, *position)))
             if whole is None:
                 whole = jax.tree.map(lambda array: np.empty((total, *array.shape[1:]), array.dtype), part)
             for every, some in zip(jax.tree.leaves(whole), jax.tree.leaves(part), strict=True):

@@ -1,16 +1,15 @@
-"""The training loop: a compiled loop over steps, dispatched about once a second.
+"""The training loop: a compiled loop over steps.
 
 The compiled loop takes its first and last step as arguments, so it is compiled once for every length. It carries the
 state, running sums of metrics, and the first non-finite step. A checkpoint needs nothing else, because random numbers
 and batches are functions of the seed and the step. So the loop can stop and be resumed at any step with the same
-results.
+results. `fidec.train.dispatch` calls it.
 """
 
 from __future__ import annotations
 
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -22,13 +21,12 @@ import numpy as np
 
 from fidec import rng
 from fidec.algos import Algorithm
-from fidec.data.feed import Chunk, Feed, batch_of
+from fidec.data.feed import Chunk, batch_of
 from fidec.data.replay import Replay
 from fidec.data.sampling import PLAIN, Joined, Mixture, Sampling, Source, draw
 from fidec.errors import NonFiniteError
 from fidec.types import Batch, Metrics, PRNGKey, Spec
 
-DISPATCH_SECONDS = 1.0  # length of a dispatch; signals and the progress bar wait for its end
 NEVER = int(np.iinfo(np.int32).max)
 
 
@@ -81,17 +79,40 @@ def make_steps(algorithm: Algorithm, sampling: Sampling = PLAIN, *, looped: bool
     The chunk has the rows of all these steps. The carry is donated: its buffers are reused, and the caller must not
     use it again. Unless `looped`, only the update of step `first` is made.
     """
+    body = _body(algorithm, sampling)
 
     @partial(jax.jit, donate_argnums=1)
     def steps(keys: Keys, carry: Carry, chunk: Chunk, first: jax.Array, last: jax.Array) -> Carry:
-        def body(step, carry: Carry) -> Carry:
-            batch = batch_of(chunk, step, rng.at(keys.batch, step), sampling)
-            state, metrics = algorithm.update(carry.state, batch, rng.at(keys.update, step))
-            return record(carry, state, metrics, step)
-
-        return jax.lax.fori_loop(first, last, body, carry) if looped else body(first, carry)
+        if not looped:
+            return body(keys, carry, chunk, first)
+        return jax.lax.fori_loop(first, last, lambda step, carry: body(keys, carry, chunk, step), carry)
 
     return steps
+
+
+def make_stacked_steps(algorithm: Algorithm, sampling: Sampling = PLAIN) -> Any:
+    """steps(keys, carry, chunk, first, count) -> carry: `count` steps of several runs, which may differ in `first`.
+
+    Every array has a leading axis for the runs. The carry is donated.
+    """
+    bodies = jax.vmap(_body(algorithm, sampling))
+
+    @partial(jax.jit, donate_argnums=1)
+    def steps(keys: Keys, carry: Carry, chunk: Chunk, first: jax.Array, count: jax.Array) -> Carry:
+        return jax.lax.fori_loop(0, count, lambda i, carry: bodies(keys, carry, chunk, first + i), carry)
+
+    return steps
+
+
+def _body(algorithm: Algorithm, sampling: Sampling) -> Callable[..., Carry]:
+    """One step of one run."""
+
+    def body(keys: Keys, carry: Carry, chunk: Chunk, step: Any) -> Carry:
+        batch = batch_of(chunk, step, rng.at(keys.batch, step), sampling)
+        state, metrics = algorithm.update(carry.state, batch, rng.at(keys.update, step))
+        return record(carry, state, metrics, step)
+
+    return body
 
 
 def make_online_steps(
@@ -140,12 +161,12 @@ def record(carry: Carry, state: Any, metrics: Metrics, step: Any, updates: int =
 
 
 def one_by_one(step: Callable) -> Callable:
-    """The same steps, one call of the compiled step(carry, *data, first, last) for each."""
+    """The same steps, one call of the compiled step(keys, carry, *data, first, last) for each."""
 
-    def steps(carry: Carry, *arguments: Any) -> Carry:
+    def steps(keys: Keys, carry: Carry, *arguments: Any) -> Carry:
         *data, first, last = arguments
         for number in range(int(first), int(last)):
-            carry = step(carry, *data, np.int32(number), np.int32(number + 1))
+            carry = step(keys, carry, *data, np.int32(number), np.int32(number + 1))
         return carry
 
     return steps
@@ -164,6 +185,11 @@ def take_means(carry: Carry, step: int) -> tuple[dict[str, np.ndarray], Carry]:
     return means, carry._replace(sums=zeros, since=jnp.asarray(step, jnp.int32))
 
 
+def is_finite(carry: Carry) -> bool:
+    """Whether all metrics have been finite so far."""
+    return all(int(step) == NEVER for step in jax.device_get(carry.bad).values())
+
+
 def check_finite(carry: Carry) -> None:
     """Raise NonFiniteError if a metric was not finite; it names the first step and the metrics."""
     bad = {name: int(step) for name, step in carry.bad.items() if int(step) != NEVER}
@@ -179,20 +205,6 @@ def check_finite(carry: Carry) -> None:
 def example_batch(chunk: Chunk, sampling: Sampling = PLAIN) -> Batch:
     """Shapes of a batch, for tracing."""
     return jax.eval_shape(lambda chunk, key: batch_of(chunk, 0, key, sampling), chunk, rng.stream(0, "batch"))
-
-
-class Pace:
-    """How many steps to dispatch at once, so that a dispatch takes about `DISPATCH_SECONDS`."""
-
-    def __init__(self) -> None:
-        self.rate: float | None = None  # steps a second
-
-    def next(self, left: int) -> int:
-        return min(left, 10 if self.rate is None else max(1, int(self.rate * DISPATCH_SECONDS)))
-
-    def record(self, steps: int, seconds: float) -> None:
-        rate = steps / max(seconds, 1e-6)
-        self.rate = rate if self.rate is None else 0.5 * (self.rate + rate)
 
 
 class Signals:
@@ -227,27 +239,3 @@ def catch_signals() -> Iterator[Signals]:
             signal.signal(number, handler)
             if isinstance(handler, Signals) and signals.received is not None:
                 handler.received = signals.received  # the run that this one is a part of stops too
-
-
-def run_to(
-    steps: Callable,
-    carry: Carry,
-    feed: Feed,
-    first: int,
-    last: int,
-    pace: Pace,
-    signals: Signals,
-    on_dispatch,
-) -> tuple[Carry, int]:
-    """Dispatch updates until `last` or until a signal arrives; returns the carry and the step reached."""
-    step = first
-    while step < last and signals.received is None:
-        before = time.perf_counter()
-        chunk, stop = feed.at(step)
-        count = pace.next(min(last, stop) - step)
-        carry = steps(carry, chunk, np.int32(step), np.int32(step + count))
-        check_finite(carry)  # waits for the device
-        step += count
-        pace.record(count, time.perf_counter() - before)
-        on_dispatch(step)
-    return carry, step

@@ -32,6 +32,7 @@ from fidec.train import loop
 from fidec.train.buffer import Buffer, check_buffer, next_actions
 from fidec.train.collect import Collector, has_ended, make_explorer, rows_of, without_cut_episodes
 from fidec.train.config import OnlineConfig, RunConfig
+from fidec.train.dispatch import DISPATCH_SECONDS, Pace
 from fidec.train.evaluate import check_spaces
 from fidec.train.loop import Carry
 from fidec.types import Spec
@@ -103,7 +104,7 @@ class Online:
             updates=config.updates,
             looped=self._looped,
         )
-        self._keys, self._pace = loop.keys_of(seed), loop.Pace()
+        self._keys, self._pace = loop.keys_of(seed), Pace()
         self._update: Callable | None = None  # compiled when first needed
         self._explore = make_explorer(algorithm, seed, spec.action_dim)
 
@@ -187,8 +188,8 @@ class Online:
         before = time.perf_counter()
         if self._update is None:
             data = self.offline, self.buffer.replay, np.int32(0), np.int32(1)
-            update = partial(self._jitted.lower(self._keys, carry, *data).compile(), self._keys)
-            self._update = update if self._looped else loop.one_by_one(update)
+            update = self._jitted.lower(self._keys, carry, *data).compile()
+            self._update = partial(update if self._looped else loop.one_by_one(update), self._keys)
         return time.perf_counter() - before
 
     def run_to(
@@ -219,7 +220,7 @@ class Online:
                 self._receive_pending()
             else:  # the updates are ahead only if an episode was lost while they were made
                 self._insert(self._collect(carry, signals))
-            if time.perf_counter() - checked > loop.DISPATCH_SECONDS:
+            if time.perf_counter() - checked > DISPATCH_SECONDS:
                 loop.check_finite(carry)
                 on_step(step)
                 checked = time.perf_counter()

@@ -1,22 +1,23 @@
-"""Open a run: its data, its newest checkpoint, its logs and its environments."""
+"""Open runs: their data, their newest checkpoints, their logs and their environments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
 
 from fidec import algos, rng
+from fidec.console import Progress
 from fidec.data import OfflineDataset
-from fidec.data.feed import Feed, HostFeed, free_memory, make_feed
+from fidec.data.feed import CHUNK_BYTES, Data, Feed, HostFeed, free_memory, host_device
 from fidec.data.holdout import hold_out
 from fidec.data.sampling import Sampling
-from fidec.envs.factory import EnvFactory
+from fidec.launch import usable_cores
 from fidec.store import versions
-from fidec.store.checkpoint import Checkpoints
+from fidec.store.checkpoint import Checkpoints, Restored
 from fidec.store.replay import ReplayStore
 from fidec.store.rundir import RunDirectory
 from fidec.train import loop
@@ -25,108 +26,136 @@ from fidec.train.flow_first import Flow, draw_proposals, frozen_of, with_flow
 from fidec.train.identity import identity_of
 from fidec.train.initial import Initial, read_initial
 from fidec.train.session import Callback, Journal, Session
+from fidec.train.starting import Start, spec_of
 from fidec.train.validation import Validation
-from fidec.types import Spec
 
 
-def open_session(
-    config: RunConfig,
-    dataset: OfflineDataset,
-    buffer: OfflineDataset | None,
-    env: EnvFactory | None,
-    directory: RunDirectory,
+def open_sessions(
+    starts: Sequence[Start],
+    flows: Sequence[Flow | None],
     stack: ExitStack,
     signals: loop.Signals,
     quiet: bool,
     callback: Callback | None = None,
-    salvage: bool = False,
-    flow: Flow | None = None,
-) -> Session:
-    """Open the data, restore the newest checkpoint if there is one, and record the software versions.
+) -> Iterator[Session]:
+    """Open the data, restore the newest checkpoints if there are any, and record the software versions.
 
-    `stack` closes what is opened. Environments are started later (`Session.start_environments`). With `salvage` the
-    run does without rows of its replay buffer and of its logs that are damaged. A `flow` is used as it is.
+    The runs differ in their seeds, and share the method, the data on the device and the environments of evaluations.
+    `stack` closes what is opened. Environments are started later (`Session.start_environments`). A flow is used as it
+    is.
     """
+    config, dataset, buffer, env, directory, *_ = starts[0]
     initial = None if config.init_from is None else read_initial(directory.init)
     spec = spec_of(config, dataset, initial)
     algorithm = algos.get(config.algo).build(config.options, spec)
     sampling = Sampling.of(dataset.spec, config.frame_stack, config.augment, config.buffer_fraction)
     used, held = hold_out(dataset, config.held_out) if config.held_out else (dataset, None)
-    data, proposals = [used] if buffer is None else [used, buffer], []
-    if flow is not None:
-        state = with_flow(jax.jit(algorithm.init)(rng.stream(config.seed, "init")), flow)
-        proposals = [draw_proposals(algorithm, state, each, sampling, config.seed, quiet) for each in data]
-        algorithm = algorithm._replace(update=frozen_of(algorithm, config.algo).update)
-    feed = _open_feed(config, data, sampling, proposals)
-    stack.callback(feed.close)
-    journal = Journal(directory, config.total, quiet)
-    stack.callback(journal.log.close)
-    stack.enter_context(journal.progress)
-    session = Session(
-        config=config,
-        algorithm=algorithm,
-        spec=spec,
-        dataset_name=dataset.name,
-        sampling=sampling,
-        feed=feed,
-        directory=directory,
-        checkpoints=Checkpoints(directory.checkpoints, config.keep_checkpoints, warn=journal.message),
-        journal=journal,
-        signals=signals,
-        identity=identity_of(config, dataset, buffer, init=initial, flow=flow),
-        flow=flow,
-        held_out=None if held is None else Validation(algorithm, held, sampling),
-        callback=callback,
-        declaration=env.declaration if env is not None else "",
-    )
-    store = ReplayStore(directory.replay)
-    restored = session.restore(store, salvage, initial)
-    if isinstance(feed, HostFeed):
+    sources = [used] if buffer is None else [used, buffer]
+    learner = algorithm  # its update may be another one than that of the method with its flow
+    if flows[0] is not None:
+        learner = algorithm._replace(update=frozen_of(algorithm, config.algo).update)
+
+    def propose(seed: int, flow: Flow | None, number: int = 0) -> list[Any]:
+        if flow is None:
+            return []
+        state = with_flow(jax.jit(algorithm.init)(rng.stream(seed, "init")), flow)
+        return [draw_proposals(algorithm, state, each, sampling, seed, quiet, number) for each in sources]
+
+    def refresh(seed: int, flow: Flow | None, number: int) -> Feed:
+        return data.feed(seed, config.batch_size, sampling, propose(seed, flow, number))
+
+    proposals = [propose(start.config.seed, flow) for start, flow in zip(starts, flows, strict=True)]
+    data = _place(config, sources, sampling, proposals)
+    progress = stack.enter_context(Progress(config.total, enabled=not quiet))
+    several, evaluator = len(starts) > 1, None
+    for start, flow, own in zip(starts, flows, proposals, strict=True):
+        config = start.config
+        journal = Journal(start.directory, progress, f"seed {config.seed}" if several else "")
+        stack.callback(journal.log.close)
+        session = Session(
+            config=config,
+            keys=loop.keys_of(config.seed),
+            algorithm=learner,
+            spec=spec,
+            dataset_name=dataset.name,
+            sampling=sampling,
+            feed=data.feed(config.seed, config.batch_size, sampling, own),
+            directory=start.directory,
+            checkpoints=Checkpoints(start.directory.checkpoints, config.keep_checkpoints, warn=journal.message),
+            journal=journal,
+            signals=signals,
+            identity=identity_of(config, dataset, buffer, init=initial, flow=flow),
+            flow=flow,
+            make_feed=partial(refresh, config.seed, flow),
+            held_out=None if held is None else Validation(learner, held, sampling),
+            callback=callback,
+            declaration=env.declaration if env is not None else "",
+            background=_in_background(config, callback),
+        )
+        stack.callback(lambda session=session: session.feed.close())
+        store = ReplayStore(start.directory.replay)
+        restored = session.restore(store, start.salvage, initial)
+        if config.flow_refresh and session.step >= config.flow_refresh:
+            session.refresh()
+        _report(session, start, restored, initial)
+        if env is not None:
+            session.open_environments(env, store, restored, stack, evaluator)
+            evaluator = session.evaluator
+        yield session
+
+
+def runs_that_fit(start: Start) -> int:
+    """How many runs like this one can be trained at the same time in half of the free memory, at least one."""
+    config, dataset = start.config, start.dataset
+    spec = spec_of(config, dataset)
+    algorithm, key = algos.get(config.algo).build(config.options, spec), rng.stream(0, "init")
+    state = jax.eval_shape(algorithm.init, key)
+    size = 4 * _bytes(state) + 2 * CHUNK_BYTES  # gradients, temporaries, and a copy for a checkpoint or an evaluation
+    if config.has_flow and algorithm.frozen is not None and algorithm.frozen.propose is not None:
+        observation = jax.ShapeDtypeStruct((1, *spec.observation_shape), spec.observation_dtype)
+        size += dataset.size * _bytes(jax.eval_shape(algorithm.frozen.propose, state, observation, key))
+    return max(1, int((free_memory() / 2 - dataset.nbytes) // size))
+
+
+def _bytes(tree: Any) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def _in_background(config: RunConfig, callback: Callback | None) -> bool:
+    """Whether evaluations run beside training. A callback may stop the run after one, so it waits for each."""
+    possible = host_device() is not None and callback is None
+    return possible and (len(usable_cores()) > 1 if config.eval_background is None else config.eval_background)
+
+
+def _report(session: Session, start: Start, restored: Restored | None, initial: Initial | None) -> None:
+    """Say how the run begins, and record the software versions."""
+    dataset, message = start.dataset, session.journal.message
+    if isinstance(session.feed, HostFeed):
         where = "their file" if dataset.mapped else "main memory"
-        journal.message(
+        message(
             f"{dataset.name} takes {dataset.nbytes / 1e9:.1f} GB, more than the memory limit: its rows stay in "
             f"{where} and are read when they are drawn"
         )
     if initial is not None and restored is None:
-        journal.message(f"starts from {initial.origin}")
-        if spec.observation_mean is not None:
-            journal.message("observations are normalised with the statistics of that run, not of this data")
+        message(f"starts from {initial.origin}")
+        if session.spec.observation_mean is not None:
+            message("observations are normalised with the statistics of that run, not of this data")
     if restored is not None:
-        journal.message(f"resumed {directory.path} at step {session.step}")
-    facts = {"buffer": _facts(buffer)} if buffer is not None else {}
-    _record_versions(directory, {**versions.environment(_facts(dataset)), **facts}, journal.message, salvage)
-    directory.write_status("running", session.step)
-    if env is not None:
-        session.open_environments(env, store, restored, stack)
-    return session
+        message(f"resumed {start.directory.path} at step {session.step}")
+    facts = {"buffer": _facts(start.buffer)} if start.buffer is not None else {}
+    _record_versions(start.directory, {**versions.environment(_facts(dataset)), **facts}, message, start.salvage)
+    start.directory.write_status("running", session.step)
 
 
-def spec_of(config: RunConfig, dataset: OfflineDataset, initial: Initial | None = None) -> Spec:
-    """What the method knows about the data: stacked frames, or the statistics of the observations.
-
-    Networks of another run (`initial`) keep its statistics: with those of this data they would see other inputs.
-    """
-    spec = dataset.spec.stacked(config.frame_stack)
-    if spec.images or not config.normalize_observations:
-        return spec
-    if initial is None:
-        mean, std = dataset.observation_statistics
-    else:
-        mean, std = initial.spec.observation_mean, initial.spec.observation_std
-    return replace(spec, observation_mean=mean, observation_std=std)
-
-
-def _open_feed(config: RunConfig, data: list[OfflineDataset], sampling: Sampling, proposals: list[Any]) -> Feed:
+def _place(config: RunConfig, datasets: list[OfflineDataset], sampling: Sampling, proposals: Any) -> Data:
     """What batches are drawn from, with the columns that the method reads."""
     limit = free_memory() if config.online_steps else None  # online the data has to be on the device
-    return make_feed(
-        data,
-        config.seed,
-        config.batch_size,
+    return Data.of(
+        datasets,
         sampling,
-        proposals=proposals,
         discount=config.options.discount if algos.get(config.algo).needs_returns else None,
         limit=limit if config.memory_limit is None else config.memory_limit * 1e9,
+        beside=proposals,
     )
 
 

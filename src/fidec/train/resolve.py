@@ -19,7 +19,7 @@ def resolve(config: RunConfig) -> RunConfig:
     if options is None:
         options = resolve_options(config.algo, config.preset, config.task, config.setting)
     name = (config.env_name or (config.data or "arrays").rpartition("/")[2]).replace(":", "-")
-    out = config.out or Path("runs") / name / f"{config.algo}-{config.preset}" / f"seed{config.seed:03d}"
+    out = config.out or Path("runs") / name / f"{config.algo}-{config.preset}" / seed_name(config.seed)
     envs = config.eval_envs or min(os.cpu_count() or 1, 8)
     data = config.data or (tasks.source_of(config.task) if config.task else None)
     if config.data is None and data and data.partition(":")[0] not in SOURCES.names():
@@ -42,6 +42,11 @@ def resolve(config: RunConfig) -> RunConfig:
         flow=flow,
     )
     return dataclasses.replace(config, online=resolve_online(config)) if config.online_steps else config
+
+
+def seed_name(seed: int) -> str:
+    """The name of the run directory of a seed."""
+    return f"seed{seed:03d}"
 
 
 def resolve_online(config: RunConfig) -> OnlineConfig:

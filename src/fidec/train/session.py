@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 
@@ -25,7 +25,8 @@ from fidec.store.replay import ReplayStore
 from fidec.store.rundir import RunDirectory
 from fidec.train import loop
 from fidec.train.config import RunConfig
-from fidec.train.evaluate import Evaluator
+from fidec.train.dispatch import Run
+from fidec.train.evaluate import Evaluation, Evaluator, Interrupted
 from fidec.train.flow_first import Flow, with_flow
 from fidec.train.identity import Identity, check_identity, check_never_saved
 from fidec.train.initial import Initial
@@ -46,35 +47,40 @@ class Extra(TypedDict):
     online: NotRequired[Position | None]
 
 
-class Interrupted(Exception):
-    """A signal arrived during an evaluation."""
+class Pending(NamedTuple):
+    """An evaluation in the background, of the policy at `step`."""
+
+    step: int
+    result: Future[Evaluation]
 
 
 class Journal:
-    """Where a run reports: progress and messages on stderr, run.log, and the logs."""
+    """Where a run reports: progress and messages on stderr, run.log, and the logs.
 
-    def __init__(self, directory: RunDirectory, total: int, quiet: bool):
-        self.progress = Progress(total, enabled=not quiet)
+    Runs that are trained together share the progress. `name` says in messages which of them it is.
+    """
+
+    def __init__(self, directory: RunDirectory, progress: Progress, name: str = ""):
+        self.progress = progress
         self.log = RunLog(directory.path)
-        self._file = directory.run_log
+        self._file, self._name = directory.run_log, f"{name}: " if name else ""
 
     def message(self, text: str) -> None:
         """Print a line on stderr, above the bar, and add it to run.log."""
-        self.progress.message(text)
+        self.progress.message(self._name + text)
         with files.writing(self._file, "run.log"), open(files.open_to_append(self._file), "a") as log:
             log.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {text}\n")
 
 
-@dataclass
-class Session:
-    """A run in progress. `advance` trains to the next step at which something is due, and does it."""
+@dataclass(kw_only=True, eq=False)
+class Session(Run):
+    """A run in progress. `fidec.train.together` trains it to the next step at which something is due (`next_due`)."""
 
     config: RunConfig
     algorithm: Algorithm
     spec: Spec
     dataset_name: str
     sampling: Sampling
-    feed: Feed
     directory: RunDirectory
     checkpoints: Checkpoints
     journal: Journal
@@ -83,17 +89,16 @@ class Session:
     callback: Callback | None = None
     stop_requested: bool = False  # by the callback
     flow: Flow | None = None  # trained before, and frozen
+    make_feed: Callable[[int], Feed] | None = None  # with new proposals of the flow, for the given time
     held_out: Validation | None = None
     declaration: str = ""  # of the environment, for the policy (`fidec.envs.family.TaskInfo`)
-    step: int = 0
-    carry: Any = None
-    evaluated: bool = True  # whether the evaluation that is due at this step was made
+    evaluated: bool = True  # whether the evaluation that is due at this step was made, or is in the background
     evaluation: dict[str, Any] | None = None  # the last one
     evaluator: Evaluator | None = None
+    background: bool = False  # whether training goes on during an evaluation
     online: Online | None = None
     losses: list[str] = field(default_factory=list)  # what a salvaged run does without
-    _steps: Callable | None = None  # compiled when first needed
-    _pace: loop.Pace = field(default_factory=loop.Pace)
+    _pending: Pending | None = None
     _warm: bool = False  # whether a dispatch was made since the last compilation
     _mark: tuple[float, int] = (0.0, 0)  # time and step from which the speed is measured
 
@@ -132,18 +137,25 @@ class Session:
         return restored
 
     def open_environments(
-        self, env: EnvFactory, store: ReplayStore, restored: Restored | None, stack: ExitStack
+        self,
+        env: EnvFactory,
+        store: ReplayStore,
+        restored: Restored | None,
+        stack: ExitStack,
+        shared: Evaluator | None = None,
     ) -> None:
-        """Prepare the evaluations and the online phase, as far as the configuration has them."""
+        """Prepare the evaluations and the online phase, as far as the configuration has them.
+
+        Runs that are trained together share the environments of their evaluations.
+        """
         config = self.config
         if config.eval_interval:
-            self.evaluator = stack.enter_context(
+            self.evaluator = shared or stack.enter_context(
                 Evaluator(
                     env,
                     self.spec,
                     envs=config.eval_envs,
                     episodes=config.eval_episodes,
-                    seed=config.seed,
                     fresh=config.eval_seeds == "fresh",
                     timeout=config.eval_timeout,
                 )
@@ -163,29 +175,38 @@ class Session:
 
     @property
     def done(self) -> bool:
-        return self.step == self.config.total and self.evaluated and not self._round_pending
+        finished = self.evaluated and self._pending is None and not self._round_pending
+        return self.step == self.config.total and finished
 
     @property
     def _round_pending(self) -> bool:
         """Whether the updates of this step were made, but an environment failed in its round."""
         return self.online is not None and self.online.pending_actions is not None
 
-    def advance(self) -> None:
-        """Train to the next step at which something is due, then log, evaluate and save, in this order."""
+    @property
+    def in_online_phase(self) -> bool:
+        return self.step >= self.config.steps
+
+    def do_what_is_due(self) -> None:
+        """Log, evaluate and save, in this order, as far as they are due at this step."""
         config = self.config
         if self.evaluated:
-            target = self.step if self._round_pending else self._next_due()
-            self._train_to(target)
-            if self.step < target:
-                return  # a signal: the caller saves
             if self._due(config.log_interval):
                 self._log_metrics()
                 self._stop_early()
             self.evaluated = self.evaluator is None or not self._due(config.eval_interval)
         if not self.evaluated:
-            self._evaluate()
+            self.evaluate()
         if self.evaluated and self._due(config.checkpoint_interval):
             self.save()
+        if config.flow_refresh and self.step % config.flow_refresh == 0 and self.step < config.steps:
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Draw new proposals of the flow, for the steps from here on."""
+        assert self.make_feed is not None
+        self.feed.close()
+        self.feed = self.make_feed(self.step // self.config.flow_refresh)
 
     def _stop_early(self) -> None:
         """End the run here if the loss on held-out episodes has not improved for long: its steps are now these."""
@@ -201,40 +222,24 @@ class Session:
         ends = self.step in (self.config.steps, self.config.total)
         return ends or (interval > 0 and self.step % interval == 0)
 
-    def _next_due(self) -> int:
+    def next_due(self) -> int:
         """The next step at which something is due."""
-        intervals = (self.config.log_interval, self.config.eval_interval, self.config.checkpoint_interval)
+        if self._round_pending:
+            return self.step
+        config = self.config
+        intervals = (config.log_interval, config.eval_interval, config.checkpoint_interval, config.flow_refresh)
         end = self.config.steps if self.step < self.config.steps else self.config.total
         return min(end, *((self.step // i + 1) * i for i in intervals if i > 0))
 
-    def _train_to(self, target: int) -> None:
-        if self.step >= self.config.steps:
-            self._train_online(target)
-            return
-        if self._steps is None:
-            self._steps = self._compile()
-        self.carry, self.step = loop.run_to(
-            self._steps, self.carry, self.feed, self.step, target, self._pace, self.signals, self._show
-        )
-
-    def _train_online(self, target: int) -> None:
+    def train_online(self, target: int) -> None:
         assert self.online is not None
-        self._record_compilation(self.online.compile(self.carry))
-        self.carry, self.step = self.online.run_to(self.carry, self.step, target, self.signals, self._show)
+        self.record_compilation(self.online.compile(self.carry))
+        self.carry, self.step = self.online.run_to(self.carry, self.step, target, self.signals, self.show)
         if self.online.failure is not None:
             self.save()  # so that the run can be resumed from here
             raise self.online.failure
 
-    def _compile(self) -> Callable:
-        before = time.perf_counter()
-        looped = not loop.step_by_step(self.spec)
-        jitted, keys = loop.make_steps(self.algorithm, self.sampling, looped=looped), loop.keys_of(self.config.seed)
-        compiled = jitted.lower(keys, self.carry, self.feed.example, np.int32(0), np.int32(1)).compile()
-        self._record_compilation(time.perf_counter() - before)
-        steps = partial(compiled, keys)
-        return steps if looped else loop.one_by_one(steps)
-
-    def _record_compilation(self, seconds: float) -> None:
+    def record_compilation(self, seconds: float) -> None:
         """Log the time of a compilation, and do not count it in the speed."""
         if seconds < 0.01:  # it was compiled already
             return
@@ -242,11 +247,13 @@ class Session:
         self._mark = (time.perf_counter(), self.step)
         self._warm = False
 
-    def _show(self, step: int) -> None:
+    def show(self, step: int) -> None:
+        """Show how far the run is, after each dispatch."""
         if not self._warm:  # the first dispatch also compiles what runs beside the updates: no speed to go by
             self.journal.progress.restart(step)
             self._warm = True
         self.journal.progress.update(step)
+        self._finish_evaluation(wait=False)
 
     def _log_metrics(self) -> None:
         means, fresh = loop.take_means(self.carry, self.step)
@@ -277,32 +284,54 @@ class Session:
             answer = self.callback(self.step, files.to_builtin(rows))
             self.stop_requested |= isinstance(answer, bool | np.bool_) and bool(answer)
 
-    def _evaluate(self) -> None:
-        """Evaluate. If a signal comes, `evaluated` stays False, and a resumed run begins with this evaluation."""
+    def evaluate(self) -> None:
+        """Evaluate, in the background except at the end, where nothing is left to do meanwhile.
+
+        If a signal comes, `evaluated` stays False, and a resumed run begins with this evaluation. An evaluation in
+        the background begins with a checkpoint that says the same; there is no other one until it is done.
+        """
         assert self.evaluator is not None
-        before = time.perf_counter()
+        self._finish_evaluation()
+        if self.signals.received is not None:
+            return
+        what = (self.algorithm, self.carry.state, self.step, self.config.seed)
+        how = {"candidates": self.config.candidates, "on_step": self._check_signals}
+        if self.background and self.step < self.config.total:
+            self.save()
+            self._pending = Pending(self.step, self.evaluator.in_background(*what, **how))
+            self.evaluated = True
+            return
         try:
-            summary, episodes = self.evaluator(
-                self.algorithm,
-                self.carry.state,
-                self.step,
-                candidates=self.config.candidates,
-                on_step=self._check_signals,
-            )
+            found = self.evaluator(*what, **how)
         except Interrupted:
             return
         except EnvError:
             self.save()  # so that a resumed run begins with this evaluation
             raise
-        rows = {f"evaluation/{name}": value for name, value in summary.items()}
-        self.journal.log.evaluation(self.step, rows, [episode.row() for episode in episodes])
-        self.evaluation, self.evaluated = {"step": self.step, **rows}, True
-        seconds = time.perf_counter() - before
-        self.journal.log.time(self.step, {"time/evaluation": seconds})
-        self._mark = (self._mark[0] + seconds, self._mark[1])
-        if summary.get("score") is not None:
-            self.journal.progress.update(self.step, score=float(summary["score"]))
-        for episode in episodes:
+        self._mark = (self._mark[0] + found.seconds, self._mark[1])
+        self.evaluated = True
+        self._log_evaluation(self.step, found)
+
+    def _finish_evaluation(self, wait: bool = True) -> None:
+        """Log the evaluation in the background when it is done. After a signal it stays pending, and is not done."""
+        pending = self._pending
+        if pending is None or not (wait or pending.result.done()):
+            return
+        try:
+            found = pending.result.result()
+        except Interrupted:
+            return
+        self._pending = None
+        self._log_evaluation(pending.step, found)
+
+    def _log_evaluation(self, step: int, found: Evaluation) -> None:
+        rows = {f"evaluation/{name}": value for name, value in found.summary.items()}
+        self.journal.log.evaluation(step, rows, [episode.row() for episode in found.episodes])
+        self.evaluation = {"step": step, **rows}
+        self.journal.log.time(step, {"time/evaluation": found.seconds})
+        if found.summary.get("score") is not None:
+            self.journal.progress.update(self.step, score=float(found.summary["score"]))
+        for episode in found.episodes:
             if episode.status != "ok":
                 self.journal.message(f"evaluation episode {episode.index} {episode.status}: {episode.detail}")
         self._call_back(rows)
@@ -311,8 +340,20 @@ class Session:
         if self.signals.received is not None:
             raise Interrupted
 
+    def stop(self) -> None:
+        """Save before the end. During an evaluation in the background, the run continues from its step."""
+        self._finish_evaluation(wait=False)
+        if self._pending is None:
+            self.save()
+        else:
+            self.step = self._pending.step
+
     def save(self) -> None:
-        """Save a checkpoint, and the portable policy of the same step."""
+        """Save a checkpoint, and the portable policy of the same step. An earlier evaluation is finished before."""
+        if self._pending is not None and self._pending.step < self.step:
+            self._finish_evaluation()
+        if self._pending is not None:
+            return  # saved when it began; or a signal has come, and `stop` follows
         online = {"online": self.online.position()} if self.online is not None and self.online.has_begun else {}
         extra = {"logs": self.journal.log.positions(), "evaluated": self.evaluated, "identity": self.identity}
         extra |= online

@@ -1,0 +1,235 @@
+"""Make new runs, or open existing ones: their configurations, directories and data, checked before training."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fidec.data import OfflineDataset
+from fidec.data.sampling import parts
+from fidec.envs.factory import EnvFactory, MakeEnv, describe_env, factory_of, is_function
+from fidec.errors import ConfigError, RunError
+from fidec.store.rundir import RunDirectory, check_no_results
+from fidec.train.checks import check_agree, check_data, check_method, check_rewards, check_same_data, with_data
+from fidec.train.config import OnlineConfig, RunConfig, read_config, task_options
+from fidec.train.configfile import ARRAYS
+from fidec.train.initial import Initial, with_initial
+from fidec.train.resolve import resolve, resolve_online
+from fidec.types import Spec
+
+
+class Start(NamedTuple):
+    """A run whose directory is locked and whose data is loaded."""
+
+    config: RunConfig
+    dataset: OfflineDataset
+    buffer: OfflineDataset | None
+    env: EnvFactory | None
+    directory: RunDirectory
+    messages: Sequence[str] = ()
+    salvage: bool = False  # do without rows of the replay buffer and of the logs that are damaged
+
+
+def begin(
+    configs: Sequence[RunConfig],
+    dataset: OfflineDataset | None,
+    buffer: OfflineDataset | None,
+    env: MakeEnv | None,
+    overwrite: bool,
+    stack: ExitStack,
+) -> list[Start]:
+    """New runs that differ in their seeds and directories. All is checked before a directory is created."""
+    if env is not None:
+        configs = [dataclasses.replace(each, env=describe_env(env)) for each in configs]
+    own_arrays = dataset is not None and configs[0].data is None
+    config = resolve(configs[0])
+    config, initial = (config, None) if config.init_from is None else with_initial(config)
+    if own_arrays and (config.action_low is not None or config.action_high is not None):
+        raise ConfigError("action_low and action_high are for a data source: give them to dataset_from_arrays")
+    if own_arrays:  # `resolve` names the task's data, which a resumed run would load instead
+        config = dataclasses.replace(config, data=None)
+    if buffer is not None and config.buffer is None:
+        config = dataclasses.replace(config, buffer=f"{ARRAYS}{buffer.name}")
+        if config.online_steps:
+            resolve_online(config)  # raises: an online run has no second data set
+    # Check the configuration before the directory is created, so that a wrong id leaves none.
+    factory = _factory(config, env)
+    dataset, buffer = _load(config, dataset, buffer)
+    if config.rendering is None and dataset.spec.images:
+        config = dataclasses.replace(config, rendering=dataset.info.get("rendering") or "exact")
+    check_method(config, dataset, spec_of(config, dataset, initial), initial)
+    config = with_data(config, dataset)
+    warnings = check_data(config, dataset)
+    named = [dataclasses.replace(config, seed=each.seed, out=resolve(each).out) for each in configs]
+    made = [stack.enter_context(RunDirectory.create(str(each.out), overwrite=overwrite)) for each in named]
+    for own, directory in zip(named, made, strict=True):
+        if initial is not None:
+            initial.save(directory.init)
+        directory.write_config(own.to_json())
+    runs = zip(named, made, strict=True)
+    return [Start(own, dataset, buffer, factory, directory, warnings) for own, directory in runs]
+
+
+def reopen(
+    path: str | Path,
+    dataset: OfflineDataset | None,
+    buffer: OfflineDataset | None,
+    env: str | MakeEnv | None,
+    longer: Mapping[str, Any],
+    salvage: bool,
+    stack: ExitStack,
+) -> Start:
+    """An existing run, with its data. `longer` has more steps, or an online phase."""
+    directory = stack.enter_context(RunDirectory.open(path))
+    if not directory.config.exists():
+        check_no_results(directory.path)
+        raise RunError(f"{path} was stopped before training began. Start it again with its first command.")
+    config = read_config(directory)
+    config = _with_env(config, directory, env)
+    offline = not config.online_steps
+    config = _extended(config, path, **longer)
+    if offline and config.online_steps and (other := _other_options(config)):
+        print(f"the run keeps its options; those published for online training are {other}", file=sys.stderr)
+    if dataset is None and config.data is None:
+        raise RunError(
+            f"{path} was trained on arrays given in Python: resume it there, with fidec.resume(path, dataset)"
+        )
+    if buffer is None and (config.buffer or "").startswith(ARRAYS):
+        raise RunError(
+            f"the buffer of {path} was given in Python: resume it there, with fidec.resume(path, dataset, buffer)"
+        )
+    if buffer is not None and config.buffer is None:
+        raise RunError(f"{path} was trained on one data set: it cannot continue with two. Start a new run.")
+    dataset, buffer = _load(config, dataset, buffer)
+    recorded = directory.read_environment_to_resume(salvage) or {}
+    for kind, data in (("dataset", dataset), ("buffer", buffer)):
+        if data is not None:
+            check_same_data(directory.path, kind, recorded, data)
+    config = with_data(config, dataset)
+    return Start(config, dataset, buffer, _factory(config, env), directory, salvage=salvage)
+
+
+def check_offline(config: RunConfig, runs: int) -> None:
+    if config.online_steps and runs > 1:
+        raise ConfigError(
+            "several seeds in one program are for offline training. With --online-steps start them one by one, or "
+            "with `fidec sweep`"
+        )
+
+
+def check_differ_in_seed(starts: Sequence[Start]) -> None:
+    """Raise unless the last of these runs can be trained together with the first."""
+    first, last = starts[0], starts[-1]
+    check_offline(last.config, len(starts))
+    ours, others = first.config.fixed(), last.config.fixed()  # the number of steps may differ
+    other = [name for name, value in ours.items() if name != "seed" and others.get(name) != value]
+    if other:
+        raise ConfigError(
+            f"{first.directory.path} and {last.directory.path} differ in {', '.join(other)}: only runs that differ "
+            "in their seeds continue in one program. Resume them one by one"
+        )
+
+
+def spec_of(config: RunConfig, dataset: OfflineDataset, initial: Initial | None = None) -> Spec:
+    """What the method knows about the data: stacked frames, or the statistics of the observations.
+
+    Networks of another run (`initial`) keep its statistics: with those of this data they would see other inputs.
+    """
+    spec = dataset.spec.stacked(config.frame_stack)
+    if spec.images or not config.normalize_observations:
+        return spec
+    if initial is None:
+        mean, std = dataset.observation_statistics
+    else:
+        mean, std = initial.spec.observation_mean, initial.spec.observation_std
+    return dataclasses.replace(spec, observation_mean=mean, observation_std=std)
+
+
+def _with_env(config: RunConfig, directory: RunDirectory, env: str | MakeEnv | None) -> RunConfig:
+    """The configuration with the environment that was given. It may replace one that was never used."""
+    given, known = describe_env(env), config.env_name
+    if given is None or given == known:
+        return config
+    unused = config.task is None and not directory.used_environment
+    if known is None or unused or (is_function(given) and is_function(known)):
+        return dataclasses.replace(config, env=given)
+    raise RunError(f"{directory.path} was trained in {known}, not in {given}: start a new run")
+
+
+def _factory(config: RunConfig, env: str | MakeEnv | None) -> EnvFactory | None:
+    """The run's environment; `env` is the function that its configuration describes."""
+    return factory_of(config.task, env or config.env, **config.env_options)
+
+
+def _extended(
+    config: RunConfig,
+    path: str | Path,
+    steps: int | None = None,
+    online_steps: int | None = None,
+    online: OnlineConfig | None = None,
+) -> RunConfig:
+    """The configuration with more steps; ConfigError if the run cannot be extended like that."""
+    has_online = config.online_steps > 0
+    if steps is not None and steps != config.steps:
+        if steps < config.steps:
+            raise ConfigError(f"{path} is configured for {config.steps} steps; --steps {steps} would be fewer")
+        if config.online_steps:
+            raise ConfigError(
+                f"{path} has an online phase after {config.steps} steps: only --online-steps can be increased"
+            )
+        config = dataclasses.replace(config, steps=steps)
+    if online_steps is not None:
+        if online_steps < config.online_steps:
+            raise ConfigError(
+                f"{path} is configured for {config.online_steps} online steps; --online-steps {online_steps} would "
+                "be fewer"
+            )
+        config = dataclasses.replace(config, online_steps=online_steps)
+    given = _changed(online or OnlineConfig())
+    if given and not config.online_steps:
+        raise ConfigError(f"{path} has no online phase: --online.{next(iter(given))} needs --online-steps")
+    if has_online and (fixed := sorted(set(given) - {"max_failures"})):
+        raise ConfigError(
+            f"{path} already has an online phase: only online.max_failures can change, not online.{fixed[0]}"
+        )
+    config = dataclasses.replace(config, online=dataclasses.replace(config.online, **given))
+    return dataclasses.replace(config, online=resolve_online(config)) if config.online_steps else config
+
+
+def _changed(online: OnlineConfig) -> dict[str, Any]:
+    """The options that differ from their defaults."""
+    defaults = dataclasses.asdict(OnlineConfig())
+    return {name: value for name, value in dataclasses.asdict(online).items() if value != defaults[name]}
+
+
+def _other_options(config: RunConfig) -> str:
+    """Options published for online training that differ from the offline ones and from the run's, as text."""
+    tables = (task_options(config.algo, config.preset, config.task, setting) for setting in ("offline", "online"))
+    offline, online = tables
+    return ", ".join(
+        f"{name} {value} (here {getattr(config.options, name)})"
+        for name, value in online.items()
+        if value not in (offline.get(name), getattr(config.options, name))
+    )
+
+
+def _load(
+    config: RunConfig, dataset: OfflineDataset | None, buffer: OfflineDataset | None
+) -> tuple[OfflineDataset, OfflineDataset | None]:
+    """The data sets of a run, loaded if they are not given, and checked against each other."""
+    if dataset is None:
+        if config.data is None:
+            what = f"the task {config.task} has no data of its own" if config.task else "nothing to train on"
+            raise ConfigError(f"{what}: name a data source with --data (npz:PATH, ...)")
+        dataset = config.load(config.data)
+    if buffer is None and config.buffer is not None:
+        buffer = config.load(config.buffer)
+    if buffer is not None:
+        parts(config.batch_size, config.buffer_fraction)
+        check_agree(dataset, buffer)
+    check_rewards(config.algo, [data for data in (dataset, buffer) if data is not None])
+    return dataset, buffer
