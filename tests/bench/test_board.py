@@ -57,7 +57,7 @@ def test_the_progress_of_an_online_job_is_that_of_its_phase(tmp_path):
 def test_lines_without_a_terminal(two):
     stream, now = io.StringIO(), [0.0]
     with Board(two, stream, lambda: now[0]) as board:
-        board.job_started(two[0], "starts")
+        board.job_started(two[0], "starts", two[0].log)
         board.update(two, 0)  # too soon
         now[0] = LINES_EVERY
         board.update(two, 0)

@@ -79,7 +79,10 @@ class Notes:
     def __init__(self):
         self.started, self.ended = [], {}
 
-    def job_started(self, job, how):
+    def print(self, text):
+        pass
+
+    def job_started(self, job, how, log):
         self.started.append(job)
 
     def job_ended(self, job, state, detail=""):

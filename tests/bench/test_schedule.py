@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,35 +16,62 @@ import pytest
 from fidec.bench import schedule
 from fidec.bench.job import last_row
 from fidec.launch import share_cores
-from fidec.store.lock import is_locked
+from fidec.store.lock import is_locked, lock_open_file
 from fidec.train.loop import Signals
+from fidec.train.resolve import seed_name
 from helpers import some
 
-# What stands in for `fidec train`: it notes its start and its cores, works for a while, notes its end.
+# What stands in for `fidec train`: each run notes its start with the cores, all work for a while and note their ends.
 FAKE = """
 import json, os, signal, sys, time
-out, seconds, code = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
+words = sys.argv[2:]
+def values(option):
+    rest = words[words.index(option) + 1:]
+    return rest[:next((k for k, word in enumerate(rest) if word.startswith('--')), len(rest))]
+if '--resume' in words:
+    runs = values('--resume')
+else:
+    runs = [f"{values('--out')[0]}/seed{int(seed):03d}" for seed in values('--seeds')]
+wanted = {run: json.load(open(run + '.wanted')) for run in runs}
 def stop(*_):
-    open(out + '.saved', 'w').close()
+    for run in runs:
+        open(run + '.saved', 'w').close()
     sys.exit(75)
 signal.signal(signal.SIGTERM, stop)
-with open(out + '.starts', 'a') as file:
-    file.write(json.dumps(sorted(os.sched_getaffinity(0))) + '\\n')
-time.sleep(seconds)
-print('the end of', out)
-if code == 0:
-    open(out + '.done', 'w').close()
-sys.exit(code)
+for run in runs:
+    with open(run + '.starts', 'a') as file:
+        file.write(json.dumps([sorted(os.sched_getaffinity(0)), words]) + '\\n')
+if any(each['refuses'] for each in wanted.values()):
+    sys.exit('refused: ' + ' '.join(runs))
+time.sleep(max(each['seconds'] for each in wanted.values()))
+for run, each in wanted.items():
+    print('the end of', run)
+    open(run + ('.failed' if each['code'] else '.done'), 'w').close()
+sys.exit(max(each['code'] for each in wanted.values()))
 """
 
 
 class FakeJob:
-    def __init__(self, directory: Path, name: str, seconds: float = 0.0, code: int = 0):
-        self.name, self.path, self.words = name, directory / name, [str(seconds), str(code)]
-        self.log = directory / f"{name}.log"
+    """A run in DIRECTORY/GROUP; one that `refuses` ends its process before any run is done."""
+
+    def __init__(self, directory: Path, group: str, seed: int = 0, online_steps: int = 0, **wanted: Any):
+        self.name, self.seed, self.directory = f"{group} {seed}", seed, directory / group / seed_name(seed)
+        self.plan, self.log = SimpleNamespace(online_steps=online_steps), self.directory.with_suffix(".log")
+        self.directory.parent.mkdir(exist_ok=True)
+        self.want(**wanted)
+
+    def want(self, seconds: float = 0.0, code: int = 0, refuses: bool = False) -> None:
+        self.file("wanted").write_text(json.dumps({"seconds": seconds, "code": code, "refuses": refuses}))
+
+    def file(self, suffix: str) -> Path:
+        return self.directory.with_suffix(f".{suffix}")
 
     def state(self) -> str:
-        return "done" if Path(f"{self.path}.done").exists() else "running" if self.starts() else "new"
+        found = [state for state in ("done", "failed") if self.file(state).exists()]
+        return found[0] if found else "running" if self.starts() else "new"
+
+    def reason(self) -> str:
+        return f"the reason of {self.name}"
 
     def is_busy_elsewhere(self) -> bool:
         return False
@@ -51,22 +79,30 @@ class FakeJob:
     def is_busy(self) -> bool:
         return is_locked(self.log)
 
-    def command(self) -> list[str]:
-        return [str(self.path), *self.words]
+    def arguments(self) -> list[str]:
+        return ["--steps", "9"]
 
-    def starts(self) -> list[str]:
-        path = Path(f"{self.path}.starts")
-        return path.read_text().splitlines() if path.exists() else []
+    def starts(self) -> list[Any]:
+        """The cores and the command of each process that has started it."""
+        path = self.file("starts")
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def seeds_of(directory: Path, count: int, group: str = "job", **wanted: Any) -> list[Any]:
+    return [FakeJob(directory, group, seed, **wanted) for seed in range(count)]
 
 
 class Notes:
     """A watcher that remembers."""
 
     def __init__(self, on_show=lambda running: None):
-        self.begun, self.ended, self.details, self.most, self.on_show = [], [], [], 0, on_show
+        self.begun, self.ended, self.details, self.said, self.most, self.on_show = [], [], [], [], 0, on_show
 
-    def job_started(self, job, how):
-        self.begun.append((job.name, how))
+    def print(self, text):
+        self.said.append(text)
+
+    def job_started(self, job, how, log):
+        self.begun.append((job.name, how, log.stem))
 
     def job_ended(self, job, state, detail=""):
         self.ended.append((job.name, state))
@@ -91,43 +127,42 @@ def wait_for(condition, seconds: float = 20.0) -> None:
 
 
 def test_workers_share_the_cores_and_a_failure_does_not_stop_the_others(tmp_path):
-    jobs: list[Any] = [FakeJob(tmp_path, f"job{k}", 0.1, 3 if k == 1 else 0) for k in range(5)]
+    jobs: list[Any] = [FakeJob(tmp_path, f"job{k}", seconds=0.1, code=3 if k == 1 else 0) for k in range(5)]
     notes = Notes()
     states = schedule.run_jobs(jobs, 2, notes, Signals())
     assert notes.most == 2
     assert {job.name: state for job, state in states.items()} == {
-        **dict.fromkeys(("job0", "job2", "job3", "job4"), "done"),
-        "job1": "failed",
+        **dict.fromkeys(("job0 0", "job2 0", "job3 0", "job4 0"), "done"),
+        "job1 0": "failed",
     }
     (detail,) = filter(None, notes.details)
     assert "FAILED with exit code 3" in detail
-    assert f"the end of {jobs[1].path}" in detail
-    shares = [str(share) for share in share_cores(2)]
-    assert {line for job in jobs for line in job.starts()} <= set(shares)
+    assert f"the end of {jobs[1].directory}" in detail
+    assert all(cores in share_cores(2) for job in jobs for cores, _ in job.starts())
     assert all(len(job.starts()) == 1 for job in jobs)
 
     notes = Notes()  # the same command again runs only the job that failed
     schedule.run_jobs(jobs, 2, notes, Signals())
-    assert notes.begun == [("job1", "continues")]
-    assert sorted(notes.ended) == sorted((job.name, "failed" if job.name == "job1" else "done") for job in jobs)
+    assert notes.begun == [("job1 0", "continues", "seed000")]
+    assert sorted(notes.ended) == sorted((job.name, "failed" if job is jobs[1] else "done") for job in jobs)
 
 
 def test_a_signal_stops_all_processes_which_save(tmp_path):
-    jobs: list[Any] = [FakeJob(tmp_path, f"job{k}", 60.0) for k in range(3)]
+    jobs = [*seeds_of(tmp_path, 2, "a", seconds=60.0), *seeds_of(tmp_path, 3, "b", seconds=60.0)]
     signals = Signals()
 
     def on_show(running):
-        if len(running) == 2 and all(job.starts() for job in running):
+        if len(running) == 4 and all(job.starts() for job in running):
             signals(signal.SIGTERM, None)
 
     states = schedule.run_jobs(jobs, 2, Notes(on_show), signals)
-    assert {job.name: state for job, state in states.items()} == {"job0": "stopped", "job1": "stopped"}
-    assert sorted(p.stem for p in tmp_path.glob("*.saved")) == ["job0", "job1"]
+    assert states == dict.fromkeys(jobs[:4], "stopped")
+    assert [job.file("saved").exists() for job in jobs] == [True] * 4 + [False]
     assert not any(job.is_busy() for job in jobs)
 
 
 def test_an_error_in_the_suite_itself_ends_its_processes(tmp_path):
-    job: Any = FakeJob(tmp_path, "job", 60.0)
+    job: Any = FakeJob(tmp_path, "job", seconds=60.0)
 
     def on_show(running):
         if running[0].starts():
@@ -139,23 +174,26 @@ def test_an_error_in_the_suite_itself_ends_its_processes(tmp_path):
 
 
 def test_a_killed_process_is_reported_and_continued_by_the_next_command(tmp_path):
-    job: Any = FakeJob(tmp_path, "job", 60.0)
+    """A pack is continued as a pack."""
+    jobs = seeds_of(tmp_path, 2, seconds=60.0)
 
     def kill():
-        wait_for(job.starts)
-        pid = next(int(p.name) for p in Path("/proc").glob("[0-9]*") if str(job.path).encode() in _words(p))
+        wait_for(jobs[1].starts)
+        pid = next(int(p.name) for p in Path("/proc").glob("[0-9]*") if str(tmp_path).encode() in _words(p))
         os.kill(pid, signal.SIGKILL)
 
     thread = threading.Thread(target=kill)
     thread.start()
     notes = Notes()
-    assert schedule.run_jobs([job], 1, notes, Signals()) == {job: "failed"}
+    assert schedule.run_jobs(jobs, 1, notes, Signals()) == dict.fromkeys(jobs, "failed")
     thread.join()
-    assert "was killed by SIGKILL" in notes.details[0]
-    job.words[0] = "0"
+    assert all("was killed by SIGKILL" in detail for detail in notes.details)
+    for job in jobs:
+        job.want()
     notes = Notes()
-    assert schedule.run_jobs([job], 1, notes, Signals()) == {job: "done"}
-    assert notes.begun == [("job", "continues")]
+    assert schedule.run_jobs(jobs, 1, notes, Signals()) == dict.fromkeys(jobs, "done")
+    assert notes.begun == [("job 0", "continues", "seed000"), ("job 1", "continues", "seed000")]
+    assert jobs[1].starts()[1][1] == ["--resume", *(str(job.directory) for job in jobs)]
 
 
 def _words(process: Path) -> bytes:
@@ -166,16 +204,87 @@ def _words(process: Path) -> bytes:
 
 
 def test_the_process_of_a_killed_suite_is_waited_for_and_not_run_twice(tmp_path):
-    job: Any = FakeJob(tmp_path, "job", 0.5)
-    started = schedule.start(job, [0], Notes())  # a killed suite leaves its process, which has the lock
+    jobs = seeds_of(tmp_path, 2, seconds=0.5)
+    started = schedule.start(jobs, [0], Notes())  # a killed suite leaves its process, which has the locks
     assert started is not None
-    wait_for(job.starts)
-    assert job.is_busy()
+    wait_for(jobs[1].starts)
+    assert all(job.is_busy() for job in jobs)
     notes = Notes()
-    assert schedule.run_jobs([job], 1, notes, Signals()) == {job: "done"}
-    assert notes.begun == [("job", "waits for another process that runs it")]
-    assert len(job.starts()) == 1
+    assert schedule.run_jobs(jobs, 1, notes, Signals()) == dict.fromkeys(jobs, "done")
+    assert notes.begun == [("job 0", "waits for another process that runs it", "seed000")]
+    assert [len(job.starts()) for job in jobs] == [1, 1]
     assert some(started.process).wait() == 0
+
+
+# --- several seeds in one process -----------------------------------------------------------------------------------
+
+
+def packs(jobs: list[Any]) -> list[list[str]]:
+    """The seeds that each process started with."""
+    commands = {tuple(words): None for job in jobs for _, words in job.starts()}
+    return [list(words[words.index("--seeds") + 1 : words.index("--out")]) for words in commands]
+
+
+def test_seeds_of_one_method_are_one_process(tmp_path):
+    jobs, notes = [*seeds_of(tmp_path, 3, "a"), *seeds_of(tmp_path, 2, "b")], Notes()
+    assert set(schedule.run_jobs(jobs, 1, notes, Signals()).values()) == {"done"}
+    words = jobs[1].starts()[0][1]
+    assert words[:-1] == ["--steps", "9", "--seeds", "0", "1", "2", "--out", str(tmp_path / "a"), "--eval-envs"]
+    assert packs(jobs) == [["0", "1", "2"], ["0", "1"]]
+    assert notes.begun[:3] == [(f"a {seed}", "starts", "seed000") for seed in range(3)]
+    assert notes.most == 3
+    assert "the end of" in jobs[0].log.read_text()
+    assert jobs[2].log.read_text() == f"starts in one process with others; the output is in {jobs[0].log}\n"
+    assert not any(job.is_busy() for job in jobs)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "workers", "expected"),
+    [(4, 2, [["0", "1"], ["2", "3"]]), (5, 2, [["0", "1"], ["2", "3"], ["4"]]), (3, 4, [["0"], ["1"], ["2"]])],
+)
+def test_every_worker_gets_a_pack(tmp_path, seeds, workers, expected):
+    jobs = seeds_of(tmp_path, seeds)
+    schedule.run_jobs(jobs, workers, Notes(), Signals())
+    assert packs(jobs) == expected
+
+
+def test_online_runs_are_processes_of_their_own(tmp_path):
+    jobs = seeds_of(tmp_path, 2, online_steps=5)
+    schedule.run_jobs(jobs, 1, Notes(), Signals())
+    assert packs(jobs) == [["0"], ["1"]]
+
+
+def test_a_pack_leaves_out_what_another_process_has_and_what_has_another_state(tmp_path):
+    jobs, notes = seeds_of(tmp_path, 5), Notes()
+    jobs[1].file("failed").touch()
+    jobs[3].file("done").touch()
+    with jobs[2].log.open("ab") as log:
+        lock_open_file(log)
+        started = some(schedule.start(jobs, [0], notes))
+        assert started.jobs == [jobs[0], jobs[4]]
+    assert not jobs[2].is_busy()  # its lock was not passed on
+    assert some(started.process).wait() == 0
+    schedule.run_jobs(jobs, 1, notes, Signals())
+    assert [len(job.starts()) for job in jobs] == [1, 1, 1, 0, 1]
+
+
+def test_a_run_that_fails_in_a_pack_has_its_own_reason(tmp_path):
+    jobs, notes = seeds_of(tmp_path, 3), Notes()
+    jobs[1].want(code=1)
+    states = schedule.run_jobs(jobs, 1, notes, Signals())
+    assert list(states.values()) == ["done", "failed", "done"]
+    assert notes.details == ["", "FAILED: the reason of job 1", ""]
+
+
+def test_a_run_that_stops_its_pack_does_not_stop_the_others(tmp_path):
+    """Without a result of any run each is tried alone, once."""
+    jobs, notes = seeds_of(tmp_path, 3), Notes()
+    jobs[1].want(refuses=True)
+    states = schedule.run_jobs(jobs, 1, notes, Signals())
+    assert {job.name: state for job, state in states.items()} == {"job 0": "done", "job 1": "failed", "job 2": "done"}
+    assert notes.said == [f"3 runs failed together, each is tried alone. See {jobs[0].log}"]
+    assert [len(job.starts()) for job in jobs] == [2, 2, 2]
+    assert f"refused: {jobs[1].directory}" in "".join(notes.details)
 
 
 def test_the_last_row_of_a_log(tmp_path):

@@ -11,7 +11,7 @@ import re
 import pytest
 
 from fidec import tasks
-from fidec.bench import table
+from fidec.bench import schedule, table
 from fidec.bench.cost import estimate
 from fidec.bench.jobs import jobs
 from fidec.bench.suite import SMALL, Scale
@@ -251,6 +251,23 @@ def test_costs_come_from_finished_runs_alone(runs):
     assert some(found[ant]).evaluation == pytest.approx(5 * longer)
     assert some(found[ant]).source == "5 finished on other tasks"
     assert found[bc] is None
+
+
+def test_a_dry_run_prints_what_one_worker_runs(tmp_path, capsys):
+    """Seeds are one command if they are in one state; it takes at most as long as its runs alone."""
+    made = small_jobs("paper", tmp_path, "fql", patterns=(SCENE,), seeds=(0, 1, 2, 3, 4))
+    for job in made[:2]:
+        write_run(job, (1, 2, 3, 4))
+    RunDirectory.open(made[1].directory).write_status("preempted", 500)
+    made += small_jobs("paper-online", tmp_path, "rlpd", patterns=("scene-*",), seeds=(0, 1))
+    schedule.dry_run(made)
+    out, err = capsys.readouterr()
+    done, resumed, new, *online = out.splitlines()
+    assert done == f"# done: {made[0].name}"
+    assert resumed == f"fidec train --resume {made[1].directory}  # 2 min (1 finished on this task)"
+    assert f" --seeds 2 3 4 --out {made[0].directory.parent}  # at most 6 min (1 finished" in new
+    assert [f" --seeds {seed} --out " in line for seed, line in enumerate(online)] == [True, True]
+    assert "4 to go would take about 9 min one after the other; the cost of 2 is unknown" in err
 
 
 # --- offline to online ----------------------------------------------------------------------------------------------

@@ -12,13 +12,13 @@ import pytest
 
 from fidec import algos, tasks
 from fidec.bench import data as suite_data
-from fidec.bench.job import check_environments
+from fidec.bench.job import check_environments, command
 from fidec.bench.jobs import jobs
 from fidec.bench.suite import SMALL, Variant, is_manipulation, make_plan
 from fidec.bench.suites import SUITES, find_suite
+from fidec.cli.train import TrainArgs
 from fidec.errors import BusyError, ConfigError, DataError, RunError
 from fidec.tasks.ablation import REPORTED
-from fidec.train.config import RunConfig
 from helpers import some
 from helpers.suites import jobs_of, write_run
 
@@ -96,15 +96,15 @@ def test_a_run_is_evaluated_every_interval_after_the_offline_phase_and_at_the_en
 
 def test_the_command_contains_the_whole_job():
     (job,) = jobs_of("paper", words=("fidec:paper",), patterns=(CUBE,), seeds=(3,), scale=SMALL)
-    words = job.command()
+    words = command([job])
     given = dict(itertools.pairwise(words))
-    wanted = {"--task": CUBE, "--algo": "fidec", "--preset": "paper", "--seed": "3", "--batch-size": "128"}
+    wanted = {"--task": CUBE, "--algo": "fidec", "--preset": "paper", "--seeds": "3", "--batch-size": "128"}
     assert wanted.items() <= given.items()
     assert words[words.index("--algo.hidden") + 1 :][:3] == ["128"] * 3
-    known = {f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(RunConfig)}
+    known = {f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(TrainArgs)}
     assert all(word in known for word in words if word.startswith("--") and "." not in word)
     assert "--online-steps" not in words
-    fql, rlpd = (job.command() for job in jobs_of("paper-online", words=("fql", "rlpd"), patterns=(HUMANOID,)))
+    fql, rlpd = (command([job]) for job in jobs_of("paper-online", words=("fql", "rlpd"), patterns=(HUMANOID,)))
     assert {"--steps": "1000000", "--online-steps": "1000000"}.items() <= dict(itertools.pairwise(fql)).items()
     assert {"--steps": "0", "--online-steps": "1000000"}.items() <= dict(itertools.pairwise(rlpd)).items()
 
@@ -113,7 +113,7 @@ def test_a_finished_run_without_its_configuration_is_not_new(tmp_path):
     (job,) = jobs_of("paper", tmp_path, words=("fql",), patterns=(CUBE,), scale=SMALL)
     write_run(job, [50.0] * len(job.plan.evaluations))
     (job.directory / "config.json").unlink()
-    for call in (job.state, job.command):
+    for call in (job.state, lambda: command([job])):
         with pytest.raises(RunError, match=rf"{job.directory} has no config\.json, but it has eval\.jsonl, status"):
             call()
 
@@ -244,7 +244,7 @@ def test_a_users_file_is_a_suite(tmp_path):
     job = jobs(suite, out=tmp_path, data_dir=None)[0]
     assert job.data() == suite.tasks[0].data
     given = {"--env": "my_package:Robot-v0", "--data": suite.tasks[0].data, "--algo.learning-rate": "0.01"}
-    assert given.items() <= dict(itertools.pairwise(job.command())).items()
+    assert given.items() <= dict(itertools.pairwise(command([job]))).items()
 
 
 @pytest.mark.parametrize(
@@ -274,6 +274,7 @@ def test_a_users_file_is_a_suite(tmp_path):
         ('"fidec:paper"]', '"fidec:papper"]', "no preset of fidec 'papper'; did you mean paper"),
         ("npz:robot", "npzz:robot", "data of task 'robot': there is no data source 'npzz'; did you mean npz"),
         ("seeds = [3, 4]", "seeds = []", "seeds is empty"),
+        ("seeds = [3, 4]", "seeds = [3, 3]", "each seed can be given once"),
         ('env = "my_package:Robot-v0"\n', "", None),  # trained without evaluation
         ('env = "my_package:Robot-v0"', 'env = "Pendulum-v1"', None),
         ('env = "my_package:Robot-v0"', 'env = "Pendulm-v1"', "robot: Gymnasium has no environment 'Pendulm-v1'"),

@@ -10,11 +10,25 @@ import pytest
 from fidec.bench import schedule
 from fidec.bench.sweep import combine, parse_vary
 from fidec.cli import main
-from fidec.errors import ConfigError
-from helpers.runs import check_error
+from fidec.errors import ConfigError, RunError
+from fidec.store.checkpoint import Checkpoints
+from helpers.runs import check_error, fingerprint
 
 TINY = ("--algos", "tiny", "--batch-size", 8, "--log-interval", 10, "--eval-interval", 10, "--eval-episodes", 2)
 TINY += ("--eval_envs=1",)
+# The process dies before the second checkpoint of one of its runs.
+KILLED = """
+import os, signal, sys
+from fidec.cli import main
+from fidec.store.checkpoint import Checkpoints
+save = Checkpoints.save
+def save_or_die(self, step, *others):
+    if step == 20 and "seed001" in str(self.directory):
+        os.kill(os.getpid(), signal.SIGKILL)
+    save(self, step, *others)
+Checkpoints.save = save_or_die
+main(sys.argv[1:])
+"""
 
 
 @pytest.fixture
@@ -137,3 +151,53 @@ def test_a_sweep_continues_and_compares(cli, here, tiny_env, npz, compile_cache,
     assert (code, here.started) == (1, [])
     assert f"is damaged and is not run. {config}: " in err
     assert "tiny  " in out  # the other run is still compared
+
+
+@pytest.fixture
+def given(npz, compile_cache, tiny):
+    """Options of small runs without an environment."""
+    return (
+        *("--data", f"npz:{npz}", "--algo", "tiny", "--steps", 30, "--batch-size", 8),
+        *("--log-interval", 10, "--checkpoint-interval", 10),
+    )
+
+
+def test_killed_seeds_continue_in_one_process_and_end_like_single_runs(
+    cli, given, plugin_site, tmp_path, monkeypatch, request
+):
+    sweep = ("sweep", *given, "--seeds", 0, 1, "--out", tmp_path / "out")
+    places = [tmp_path / "out" / "tiny-recommended" / name for name in ("seed000", "seed001")]
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(plugin_site))
+        patch.setattr(schedule, "PROGRAM", ("-c", KILLED))
+        code, _, err = cli(*sweep)
+    assert (code, err.count("was killed by SIGKILL")) == (1, 2), err
+    saved = [max(int(path.name) for path in (place / "checkpoints").glob("[0-9]*")) for place in places]
+    assert saved[0] >= saved[1] == 10
+
+    here = request.getfixturevalue("here")
+    assert cli(*sweep)[0] == 0
+    assert here.started == [("train", "--resume", *map(str, places))]
+    for seed, place in enumerate(places):
+        alone = tmp_path / f"alone{seed}"
+        assert cli("train", *given, "--seed", seed, "--out", alone)[0] == 0
+        assert fingerprint(place, 30) == fingerprint(alone, 30)
+
+
+def test_one_seed_that_fails_does_not_fail_the_others(cli, given, here, tmp_path, monkeypatch):
+    sweep = ("sweep", *given, "--seeds", 0, 1, 5, "--out", tmp_path / "out")
+    save = Checkpoints.save
+
+    def fail(self, step, *others):
+        if "seed001" in str(self.directory):
+            raise RunError("the disk is full")
+        save(self, step, *others)
+
+    monkeypatch.setattr(Checkpoints, "save", fail)
+    code, _, err = cli(*sweep)
+    assert (code, len(here.started)) == (1, 1)
+    assert "2/3 tiny, seed 1: FAILED: the disk is full" in err
+    assert "1 of 3 runs failed: 2/3 tiny, seed 1" in err
+    monkeypatch.setattr(Checkpoints, "save", save)
+    assert cli(*sweep)[0] == 0
+    assert here.started[1:] == [("train", "--resume", str(tmp_path / "out" / "tiny-recommended" / "seed001"))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TextIO
 
 from rich.live import Live
@@ -45,8 +46,8 @@ class Board:
     def print(self, text: str) -> None:
         self._output.print(text)
 
-    def job_started(self, job: RunJob, how: str) -> None:
-        self.print(f"{self.name(job)}: {how}; its output is in {job.log}")
+    def job_started(self, job: RunJob, how: str, log: Path) -> None:
+        self.print(f"{self.name(job)}: {how}; its output is in {log}")
 
     def job_ended(self, job: RunJob, state: str, detail: str = "") -> None:
         self._counts[state] += 1

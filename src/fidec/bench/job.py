@@ -1,4 +1,4 @@
-"""One run that a process of its own trains: what the scheduler, the display and the cost estimate know of it.
+"""One run of a suite or a sweep: what the scheduler, the display and the cost estimate know of it.
 
 A job can be started again at any time: a finished run is skipped, an interrupted one is resumed. All that is known
 of a job is in its run directory.
@@ -34,7 +34,8 @@ class RunJob(ABC):
 
     variant: Variant
     plan: Plan
-    directory: Path
+    seed: int
+    directory: Path  # runs that differ only in their seeds are side by side, named by `seed_name`
     data_dir: Path | None  # None: the cache directory
 
     @property
@@ -53,7 +54,7 @@ class RunJob(ABC):
 
     @abstractmethod
     def arguments(self) -> list[str]:
-        """The arguments of `fidec train` that start it."""
+        """The arguments of `fidec train` that start it, without seed and directory."""
 
     @abstractmethod
     def check_config(self, found: RunConfig, any_data: bool) -> None:
@@ -65,7 +66,7 @@ class RunJob(ABC):
 
     @property
     def log(self) -> Path:
-        """The output of the process. It lies beside the run directory and is locked while the process lives."""
+        """The output of its process, or which log has it. It is beside the run directory and locked meanwhile."""
         return self.directory.with_suffix(".log")
 
     def state(self, any_data: bool = False) -> str:
@@ -80,6 +81,11 @@ class RunJob(ABC):
         self.check_config(read_config(directory), any_data)
         return (directory.read_status() or {"state": "failed"})["state"]
 
+    def reason(self) -> str | None:
+        """Why the run failed, as its run directory says."""
+        status = RunDirectory.open(self.directory, read_only=True).read_status()
+        return (status or {}).get("reason")
+
     def is_busy(self) -> bool:
         """Whether a process works on it: one that a scheduler started, or any other."""
         return is_locked(self.log) or self.is_busy_elsewhere()
@@ -87,12 +93,6 @@ class RunJob(ABC):
     def is_busy_elsewhere(self) -> bool:
         """Whether a process holds its run directory."""
         return is_locked(self.directory / LOCK)
-
-    def command(self) -> list[str]:
-        """The arguments of `fidec` that start or resume this run."""
-        if self.state() != "new":
-            return ["train", "--resume", str(self.directory)]
-        return ["train", *self.arguments()]
 
     def progress(self) -> Progress:
         """Read from the ends of its logs, also while it runs."""
@@ -104,6 +104,14 @@ class RunJob(ABC):
         evaluations = sum(score.get("step", 0) < due <= end for due in plan.evaluations)
         left = (end - step) / rate + evaluations * times[1].get("time/evaluation", 0.0) if rate else None
         return Progress(step, rate, left, score.get("evaluation/score"))
+
+
+def command(jobs: Sequence[RunJob]) -> list[str]:
+    """The arguments of `fidec` that start or resume these runs in one process. They differ only in their seeds."""
+    if jobs[0].state() != "new":
+        return ["train", "--resume", *(str(job.directory) for job in jobs)]
+    seeds = [str(job.seed) for job in jobs]
+    return ["train", *jobs[0].arguments(), "--seeds", *seeds, "--out", str(jobs[0].directory.parent)]
 
 
 def check_environments(jobs: Sequence[RunJob]) -> None:

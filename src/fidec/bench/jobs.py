@@ -1,4 +1,4 @@
-"""The runs of a suite. Each is one `fidec train` process."""
+"""The runs of a suite."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fidec.envs.factory import factory_of
 from fidec.errors import ConfigError, naming
 from fidec.register import unknown
 from fidec.train.config import RunConfig, resolve_options
-from fidec.train.resolve import resolve
+from fidec.train.resolve import resolve, seed_name
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,6 @@ class Job(RunJob):
         for name, value in (("--task", task.id), ("--env", task.env), ("--data", task.data)):
             words += [] if value is None else [name, value]
         words += ["--algo", variant.method, "--preset", variant.preset]
-        words += ["--seed", str(self.seed), "--out", str(self.directory)]
         words += [] if self.data_dir is None else ["--data-dir", str(self.data_dir)]
         left_out = ("averaged",) if plan.online_steps else ("averaged", "online_steps")
         for name, value in asdict(plan).items():
@@ -134,7 +133,7 @@ def jobs(
             else:
                 raise ConfigError(f"{suite}: there is no published protocol for {task.name}: give the suite a scale")
             place = out / task.name / variant.name
-            new = [Job(suite, task, variant, s, plan, changes, place / f"seed{s:03d}", data_dir) for s in seeds]
+            new = [Job(suite, task, variant, s, plan, changes, place / seed_name(s), data_dir) for s in seeds]
             with naming(f"{suite}: {task.name}"):
                 new[0].options()
                 if plan.online_steps:
@@ -175,6 +174,8 @@ def _known(variant: Variant, *options: Mapping[str, Any]) -> set[str]:
 def _check_numbers(suite: Suite, seeds: Sequence[int], steps: int, online_steps: int) -> None:
     if not seeds:
         raise ConfigError(f"{suite}: seeds is empty, expected at least one seed")
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(f"{suite}: seeds {' '.join(map(str, seeds))}: each seed can be given once")
     for seed in seeds:
         RunConfig(seed=seed)  # raises an error that says which seeds are allowed
     for name, value in (("--steps", steps), ("--online-steps", online_steps)):

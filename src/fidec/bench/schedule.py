@@ -1,8 +1,8 @@
 """Run the jobs of a suite or a sweep in parallel processes. This is the only module of the package that starts runs.
 
-The log of a job is locked before its process starts, and the process inherits the lock with its output. The lock is
-released when the process ends, even if the suite was killed before. So no job is run by two processes at once: a
-suite that finds a job locked waits for it.
+Jobs that differ only in their seeds are trained by one process, as a pack; a single job is a pack of one. The log of
+each job is locked before the process starts, and the process inherits the locks. They are released when it ends, even
+if the suite was killed before. So no job is run by two processes at once: a suite that finds a job locked waits.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import IO, NamedTuple, Protocol, TypeVar
 
 from fidec.bench import data as suite_data
 from fidec.bench import table
 from fidec.bench.board import Board
 from fidec.bench.cost import estimate
-from fidec.bench.job import RunJob, check_environments, read_end
+from fidec.bench.job import RunJob, check_environments, command, read_end
 from fidec.bench.jobs import Job
 from fidec.bench.suite import Scale
 from fidec.console import duration
-from fidec.errors import RunError
+from fidec.errors import ConfigError, RunError
 from fidec.launch import launch, share_cores
 from fidec.store import files
 from fidec.store.lock import lock_open_file
@@ -36,25 +36,27 @@ from fidec.train.run import Preempted
 PROGRAM = ("-m", "fidec")
 AnyJob = TypeVar("AnyJob", bound=RunJob)
 PAUSE = 0.2  # seconds between two checks of the processes
+ERRORS = (RunError.exit_code, ConfigError.exit_code)  # other exit codes are those of signals
 
 
 class Watcher(Protocol):
     """Shows what happens: a `Board`."""
 
-    def job_started(self, job: RunJob, how: str) -> None: ...
+    def print(self, text: str) -> None: ...
+    def job_started(self, job: RunJob, how: str, log: Path) -> None: ...
     def job_ended(self, job: RunJob, state: str, detail: str = "") -> None: ...
     def update(self, running: Sequence[RunJob], waiting: int) -> None: ...
 
 
 class Running(NamedTuple):
-    """A job with its process; None if another program started the process."""
+    """A pack with its process; one job with None if another program started its process."""
 
-    job: RunJob
+    jobs: Sequence[RunJob]
     process: subprocess.Popen | None
 
     @property
     def has_ended(self) -> bool:
-        return not self.job.is_busy() if self.process is None else self.process.poll() is not None
+        return not self.jobs[0].is_busy() if self.process is None else self.process.poll() is not None
 
 
 def run_suite(jobs: Sequence[Job], scale: Scale | None, out: Path, *, workers: int, rows: int) -> int:
@@ -117,73 +119,118 @@ def read_states(jobs: Sequence[AnyJob]) -> tuple[dict[AnyJob, str], dict[AnyJob,
 
 
 def run_jobs(jobs: Sequence[RunJob], workers: int, watcher: Watcher, signals: Signals) -> dict[RunJob, str]:
-    """Run all jobs, `workers` at a time; the result is the state of each: done, failed or stopped.
+    """Run all jobs in packs, `workers` at a time; the result is the state of each: done, failed or stopped.
 
+    If a pack fails before any of its jobs is done, one of them may have stopped the others: each is tried alone.
     After a signal all processes are asked to save and stop.
     """
-    waiting, states, shares = deque(jobs), {}, share_cores(workers)
+    waiting, states, shares = list(jobs), {}, share_cores(workers)
+    groups = {job: group_of(job) for job in jobs}
     running: dict[int, Running] = {}
     environ = memory_share(workers)
+
+    def end(job: RunJob, state: str, detail: str) -> None:
+        states[job] = state
+        watcher.job_ended(job, state, detail)
+
     try:
         while (waiting or running) and signals.received is None:
+            size = max(1, len(waiting) // workers)  # no pack leaves a worker without jobs
             for slot in range(workers):
                 while slot not in running and waiting:
-                    job = waiting.popleft()
+                    pack = [job for job in waiting if groups[job] == groups[waiting[0]]][:size]
                     try:
-                        started = start(job, shares[slot], watcher, environ)
+                        started = start(pack, shares[slot], watcher, environ)
                     except RunError as error:  # damaged since the suite began
-                        states[job] = "failed"
-                        watcher.job_ended(job, "failed", str(error))
+                        end(waiting.pop(0), "failed", str(error))
                         continue
                     if started is None:
-                        states[job] = "done"
-                        watcher.job_ended(job, "done", "there already")
+                        end(waiting.pop(0), "done", "there already")
                     else:
                         running[slot] = started
+                        waiting = [job for job in waiting if job not in started.jobs]
             for slot in [slot for slot, each in running.items() if each.has_ended]:
-                job, process = running.pop(slot)
+                pack, process = running.pop(slot)
                 if process is None:  # done by another program, or to be continued here
-                    waiting.appendleft(job)
+                    waiting[:0] = pack
                     continue
-                states[job], detail = _outcome(job, process.returncode)
-                watcher.job_ended(job, states[job], detail)
-            watcher.update([each.job for each in running.values()], len(waiting))
+                outcomes = _outcomes(pack, process.returncode)
+                if len(pack) > 1 and process.returncode in ERRORS and ("done", "") not in outcomes.values():
+                    watcher.print(f"{len(pack)} runs failed together, each is tried alone. See {pack[0].log}")
+                    groups |= {job: job.directory for job in pack}
+                    waiting[:0] = pack
+                    continue
+                for job, outcome in outcomes.items():
+                    end(job, *outcome)
+            watcher.update([job for each in running.values() for job in each.jobs], len(waiting))
             time.sleep(PAUSE)
     finally:
         _stop([each.process for each in running.values() if each.process is not None])
-    return states | {each.job: "stopped" for each in running.values()}
+    return states | {job: "stopped" for each in running.values() for job in each.jobs}
+
+
+def group_of(job: RunJob) -> Path:
+    """The same for jobs that one process can train: offline runs that differ only in their seeds."""
+    return job.directory if job.plan.online_steps else job.directory.parent
 
 
 def start(
-    job: RunJob, cores: Sequence[int], watcher: Watcher, environ: Mapping[str, str] | None = None
+    pack: Sequence[RunJob], cores: Sequence[int], watcher: Watcher, environ: Mapping[str, str] | None = None
 ) -> Running | None:
-    """Start the process of a job, or wait for the process of another program. None: the job is done."""
-    job.log.parent.mkdir(parents=True, exist_ok=True)
-    with job.log.open("ab") as log:  # the process inherits the open file and its lock
-        if not lock_open_file(log) or job.is_busy_elsewhere():
-            watcher.job_started(job, "waits for another process that runs it")
-            return Running(job, None)
-        state = job.state()
-        if state == "done":
+    """Start the process of a pack, or wait for the process of another program. None: the first job is done.
+
+    Left out are jobs that another process has, and those that are not in the state of the first: new, or started.
+    """
+    first = pack[0]
+    with ExitStack() as stack:  # the process inherits the open files and their locks
+        logs = {job: log for job in pack if (log := _lock_log(job, stack))}
+        if first not in logs:
+            watcher.job_started(first, "waits for another process that runs it", first.log)
+            return Running([first], None)
+        how = _how(first.state())
+        if not how:
             return None
-        words = job.command()
+        jobs = [job for job, state in read_states(list(logs))[0].items() if _how(state) == how]
+        words = command(jobs)
         given = {word.partition("=")[0].replace("_", "-") for word in words}
-        if state == "new" and "--eval-envs" not in given:
+        if how == "starts" and "--eval-envs" not in given:
             words += ["--eval-envs", str(min(len(cores), 8))]
-        watcher.job_started(job, "starts" if state == "new" else "continues")
-        output = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-        return Running(job, launch(*PROGRAM, *words, environ=environ, cores=cores, **output))
+        for job in jobs:
+            watcher.job_started(job, how, first.log)
+        for job in jobs[1:]:
+            logs[job].write(f"{how} in one process with others; the output is in {first.log}\n".encode())
+        output = {"stdin": subprocess.DEVNULL, "stdout": logs[first], "stderr": logs[first]}
+        locks = [logs[job].fileno() for job in jobs[1:]]
+        return Running(jobs, launch(*PROGRAM, *words, environ=environ, cores=cores, pass_fds=locks, **output))
 
 
-def _outcome(job: RunJob, code: int) -> tuple[str, str]:
-    states, damaged = read_states([job]) if code == 0 else ({}, {})
-    if damaged:
-        return "failed", damaged[job]
-    if states.get(job) == "done":
-        return "done", ""
+def _lock_log(job: RunJob, stack: ExitStack) -> IO[bytes] | None:
+    """The log of a job, open and locked until `stack` is closed; None if another process has the job."""
+    job.log.parent.mkdir(parents=True, exist_ok=True)
+    log = stack.enter_context(job.log.open("ab"))
+    return log if lock_open_file(log) and not job.is_busy_elsewhere() else None
+
+
+def _how(state: str) -> str:
+    """How a job in this state begins; empty if it is done."""
+    return {"new": "starts", "done": ""}.get(state, "continues")
+
+
+def _outcomes(pack: Sequence[RunJob], code: int) -> dict[RunJob, tuple[str, str]]:
+    """The state of each job of a pack after its process ended, and the reason of a failure."""
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"FAILED with exit code {code}"
-    end = "\n".join(read_end(job.log)[-5:])
-    return "failed", f"{how}. The end of its log, {job.log}:\n{end}"
+    log = pack[0].log
+    end = "\n".join(read_end(log)[-5:])
+    states, damaged = read_states(pack)
+    outcomes = {job: ("failed", reason) for job, reason in damaged.items()}
+    for job, state in states.items():
+        if state == "done":
+            outcomes[job] = "done", ""
+        elif state == "failed" and "done" in states.values() and (reason := job.reason()):
+            outcomes[job] = "failed", f"FAILED: {reason}"
+        else:
+            outcomes[job] = "failed", f"{how}. The end of its log, {log}:\n{end}"
+    return outcomes
 
 
 def _stop(processes: Sequence[subprocess.Popen]) -> None:
@@ -208,27 +255,34 @@ def memory_share(workers: int) -> dict[str, str]:
 
 
 def dry_run(jobs: Sequence[RunJob]) -> int:
-    """Print the commands as a shell script, with the expected time of each as a comment; the sum on stderr."""
+    """Print the commands of one worker as a shell script, with the expected time of each; the sum on stderr."""
     states, damaged = read_states(jobs)
     left = [job for job, state in states.items() if state != "done"]
     check_environments(left)
     done = [job for job, state in states.items() if state == "done"]
+    busy = {job for job in left if job.is_busy()}
     speeds = {job: estimate(job, done) for job in left}
     seconds = {job: speed.seconds(job.plan) for job, speed in speeds.items() if speed}
+    packs: dict[tuple[Path, str], list[RunJob]] = {}
+    for job in left:
+        if job not in busy:
+            packs.setdefault((group_of(job), _how(states[job])), []).append(job)
+    first = {pack[0]: pack for pack in packs.values()}
     for job in jobs:
-        speed = speeds.get(job)
         if job in damaged:
             print(f"# {job.name}: {damaged[job]}")
         elif states[job] == "done":
             print(f"# done: {job.name}")
-        elif job.is_busy():
+        elif job in busy:
             print(f"# runs now: {job.name}")
-        else:
-            cost = f"{duration(seconds[job])} ({speed.source})" if speed else "cost unknown"
-            print(f"{shlex.join(['fidec', *job.command()])}  # {cost}")
+        elif job in first:
+            speed, count = speeds[job], len(first[job])
+            most = "at most " * (count > 1)
+            cost = f"{most}{duration(count * seconds[job])} ({speed.source})" if speed else "cost unknown"
+            print(f"{shlex.join(['fidec', *command(first[job])])}  # {cost}")
     parts = [f"{len(jobs)} runs, {len(done)} done"]
     if seconds:
-        parts.append(f"{len(seconds)} to go will take about {duration(sum(seconds.values()))} one after the other")
+        parts.append(f"{len(seconds)} to go would take about {duration(sum(seconds.values()))} one after the other")
     if unknown := len(left) - len(seconds):
         parts.append(f"the cost of {unknown} is unknown")
     print(*parts, sep="; ", file=sys.stderr)

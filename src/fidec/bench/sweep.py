@@ -1,4 +1,4 @@
-"""A sweep: every combination of methods, listed values of options, and seeds, each as one `fidec train` process."""
+"""A sweep: a run for every combination of methods, listed values of options, and seeds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fidec.bench.suite import Plan, Variant
 from fidec.envs.factory import factory_of
 from fidec.errors import ConfigError, DataError, naming
 from fidec.train.config import RunConfig
-from fidec.train.resolve import resolve
+from fidec.train.resolve import resolve, seed_name
 
 OWN = {"seed": "--seeds", "algo": "--algos", "out": "--out"}  # options that a sweep sets, and how
 REFUSED = ("resume", "overwrite", "json")  # options of `fidec train` that have no meaning for many runs
@@ -45,7 +45,11 @@ class SweepJob(RunJob):
 
     @property
     def name(self) -> str:
-        return f"{self.variant.label}, seed {self.config.seed}"
+        return f"{self.variant.label}, seed {self.seed}"
+
+    @property
+    def seed(self) -> int:  # type: ignore[override]
+        return self.config.seed
 
     @property
     def data_dir(self) -> Path | None:  # type: ignore[override]
@@ -57,7 +61,7 @@ class SweepJob(RunJob):
         return self.config.data
 
     def arguments(self) -> list[str]:
-        return [*self.words, "--seed", str(self.config.seed), "--out", str(self.directory)]
+        return [*self.words]
 
     def check_config(self, found: RunConfig, any_data: bool) -> None:
         wanted, present = _compared(self.config), _compared(found)
@@ -140,7 +144,7 @@ def sweep_jobs(
             config = resolve(parse(list(each.words)))
             variant = Variant(config.algo, config.preset, suffix=each.suffix)
             for seed in seeds:
-                place = out / variant.name / f"seed{seed:03d}"
+                place = out / variant.name / seed_name(seed)
                 job = SweepJob(replace(config, seed=seed, out=place), each.words, variant, _plan(config), place)
                 if place in jobs:
                     raise ConfigError(f"{place} would hold two runs: each method, value and seed can be given once")

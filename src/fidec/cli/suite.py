@@ -48,7 +48,7 @@ class RunArgs(SuiteArgs):
     """
 
     workers: int = 1
-    """Runs in parallel; each gets its share of the cores."""
+    """Processes in parallel; each gets its share of the cores. Seeds of one method share a process."""
     rows: int = 0
     """Rows of data to make; by default the suite's or the scale's."""
     data_dir: Path | None = None

@@ -32,7 +32,7 @@ class SweepArgs:
     """An option and its values: --vary algo.budget=0.01,0.03. Values with several numbers have blanks: --vary
     'algo.hidden=64 64,128 128'. Given several times, all combinations are trained."""
     workers: int = 1
-    """Runs in parallel; each gets its share of the cores."""
+    """Processes in parallel; each gets its share of the cores. Seeds of one method share a process."""
     dry_run: bool = False
     """Print the commands, and train nothing."""
 
