@@ -18,7 +18,7 @@ import pytest
 
 from fidec.envs.pool import EnvPool, Episode, episode_seed
 from fidec.errors import ConfigError, EnvError, NonFiniteError
-from helpers.lane_envs import Counter, Parent, length, make_broken
+from helpers.lane_envs import Counter, Handshake, Parent, Signalled, Uneven, length, made_once, make_broken
 
 
 def act(observations, episode_ids, steps):
@@ -46,6 +46,89 @@ def test_episodes_do_not_depend_on_the_number_of_environments(pool):
     assert [e.index for e in three] == list(range(7))
     assert [e.seed for e in three] == [episode_seed(5, k) for k in range(7)]
     assert [e.length for e in three] == [length(e.seed) for e in three]
+
+
+def lockstep(pool: EnvPool, act, episodes: int, seed: int):
+    """What `run` returns, from lanes that wait for each other at every step."""
+    n, found = pool.num_envs, []
+    for first in range(0, episodes, n):
+        ids, steps, returns = first + np.arange(n), np.zeros(n, int), np.zeros(n)
+        running = {lane: pool._processes[lane] for lane in range(n) if ids[lane] < episodes}
+        observations = np.zeros((n, 6), np.float32)
+        for lane, process in running.items():
+            observations[lane] = process.ask("reset", episode_seed(seed, ids[lane]), 60)[1]
+        while running:
+            actions = act(observations, ids, steps).astype(np.float32)
+            for lane, process in list(running.items()):
+                observations[lane], reward, *over, success = process.ask("step", actions[lane], 60)[1]
+                steps[lane] += 1
+                returns[lane] += reward
+                if any(over):
+                    del running[lane]
+                    episode = int(ids[lane])
+                    found.append((episode, episode_seed(seed, episode), "ok", returns[lane], steps[lane], success))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_lanes_of_different_speed_run_the_same_episodes_as_in_lockstep(n):
+    def policy(observations, ids, steps):
+        return np.tanh(act(observations, ids, steps) + observations[:, 2:4])
+
+    with EnvPool(Uneven, n) as uneven:
+        assert content(uneven.run(policy, 10, seed=3)) == lockstep(uneven, policy, 10, seed=3)
+
+
+def test_a_slow_lane_holds_back_no_other(tmp_path):
+    """Lane 0 stands still in its first episode until lane 1 has finished all of its own."""
+    ended = []
+
+    def progress(episode):
+        ended.append(episode.index)
+        if ended == [1, 3, 5, 7]:
+            (tmp_path / "go").touch()
+
+    make_env = partial(Signalled, tmp_path / "go", blocked=(episode_seed(0, 0),))
+    with EnvPool(make_env, 2, step_timeout=20) as signalled:
+        episodes = signalled.run(act, 8, seed=0, progress=progress)
+    assert ended == [1, 3, 5, 7, 0, 2, 4, 6]
+    assert [e.status for e in episodes] == ["ok"] * 8
+
+
+def test_the_time_limit_of_a_lane_counts_from_its_own_command(tmp_path):
+    """Lane 1 answers all the time, until lane 0 counts as hung; only then does its episode end."""
+    seeds = [episode_seed(0, k) for k in range(4)]
+    make_env = partial(Signalled, tmp_path / "go", lasting=(seeds[1],), faults={seeds[0]: "sleep"})
+    ended = []
+
+    def progress(episode):
+        ended.append((episode.index, episode.status))
+        (tmp_path / "go").touch()
+
+    def counting(observations, ids, steps):
+        assert steps.max() < 5000, "lane 0 is not found to hang"
+        return act(observations, ids, steps)
+
+    with EnvPool(make_env, 2, step_timeout=1.5) as signalled:
+        episodes = signalled.run(counting, 4, seed=0, progress=progress)
+    assert ended[0] == (0, "hung")
+    assert [e.status for e in episodes] == ["hung", "ok", "ok", "ok"]
+    assert (episodes[0].length, episodes[0].detail) == (2, "no answer for 1.5 s")
+    assert [e.length for e in episodes[2:]] == [length(seed) for seed in seeds[2:]]
+
+
+def test_a_policy_that_is_slower_than_the_environments_is_called_for_several_lanes_at_once(pool):
+    calls = []
+
+    def slow(observations, ids, steps):
+        calls.append(steps)
+        time.sleep(0.02)
+        return act(observations, ids, steps)
+
+    episodes = pool.run(slow, 9, seed=4)
+    # Three lanes that take turns would need a call for every step or two.
+    assert len(calls) < 0.6 * sum(e.length for e in episodes)
+    assert content(episodes) == content(pool.run(act, 9, seed=4))
 
 
 def test_every_lane_has_its_quota_whatever_the_lengths(pool):
@@ -144,10 +227,64 @@ def test_a_failing_policy_leaves_the_pool_usable(pool):
     with pytest.raises(KeyboardInterrupt):
         pool.run(failing, 3, seed=0)
     assert content(pool.run(act, 3, seed=0)) == expected
-    with pytest.raises(NonFiniteError, match="episode 0, step 0"):
+    with pytest.raises(NonFiniteError, match=r"episode \d, step 0"):
         pool.run(lambda o, i, s: np.full((3, 2), np.nan), 3, seed=0)
     with pytest.raises(EnvError, match=r"\(3, 5\).*\(3, 2\)"):
         pool.run(lambda o, i, s: np.zeros((3, 5)), 3, seed=0)
+
+
+class Background(threading.Thread):
+    """`pool.run` in another thread."""
+
+    def __init__(self, pool: EnvPool, act):
+        super().__init__(daemon=True)
+        self.run_episodes, self.error = partial(pool.run, act, 100, seed=0), None
+        self.start()
+
+    def run(self):
+        try:
+            self.run_episodes()
+        except EnvError as error:
+            self.error = error
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path.name} was not written"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("when", ["step", "start", "act"])
+def test_closing_ends_a_run_in_another_thread(tmp_path, monkeypatch, when):
+    """In a step or a start that hangs, or in a call of the policy, which is waited for."""
+    make_env = partial(made_once if when == "start" else Handshake, tmp_path)
+    hanging = EnvPool(make_env, 1, step_timeout=1000)
+    alive = []
+    if when == "start":
+        os.kill(hanging.pids[0], signal.SIGKILL)
+        wait_until_gone(hanging.pids)
+
+    def policy(observations, ids, steps):
+        if when == "act":
+            (tmp_path / "started").touch()
+            while not hanging._closed:
+                time.sleep(0.01)
+            time.sleep(0.1)
+            alive.extend(map(is_running, hanging.pids))
+        return np.zeros((1, hanging.action_dim))
+
+    background = Background(hanging, policy)
+    wait_for(tmp_path / "started")
+    pids = hanging.pids
+    monkeypatch.setattr("fidec.envs.processes.EnvProcess", None)  # no process is started any more
+    hanging.close()
+    background.join(20)
+    assert "closed" in str(background.error)
+    assert alive == ([True] if when == "act" else [])
+    wait_until_gone(pids)
+    with pytest.raises(EnvError, match="this EnvPool is closed"):
+        hanging.run(policy, 1, seed=0)
 
 
 def test_processes_leave_signals_to_the_parent_and_are_replaced_when_dead(pool):

@@ -70,6 +70,32 @@ class Counter(gymnasium.Env):
         return observation, reward
 
 
+class Uneven(Counter):
+    """Steps take between nothing and a few milliseconds, in some episodes more than in others."""
+
+    def step(self, action):
+        time.sleep(0.001 * (self.seed % 4) * (self.t % 3))
+        return super().step(action)
+
+
+class Signalled(Counter):
+    """An episode with a seed in `blocked` waits for `file` in its third step; one in `lasting` ends with it."""
+
+    def __init__(self, file: Path, blocked: tuple[int, ...] = (), lasting: tuple[int, ...] = (), **options):
+        super().__init__(**options)
+        self.file, self.blocked, self.lasting = file, blocked, lasting
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        if self.seed in self.blocked and self.t == 3:
+            while not self.file.exists():
+                time.sleep(0.01)
+        if self.seed in self.lasting:
+            time.sleep(0.01)
+            terminated, truncated, info = self.file.exists(), False, {}
+        return observation, reward, terminated, truncated, info
+
+
 class Parent(Counter):
     """Starts a process and never ends it, in one of two ways, and writes its number; an episode ends in a crash."""
 
@@ -90,6 +116,15 @@ class Parent(Counter):
 def make_broken() -> gymnasium.Env:
     print("hello from the simulator", flush=True)
     raise FileNotFoundError("scene.xml is not there")
+
+
+def made_once(directory: Path) -> gymnasium.Env:
+    """The first environment is made. The start of the second writes the file `started` and never ends."""
+    if (directory / "first").exists():
+        (directory / "started").touch()
+        time.sleep(1000)
+    (directory / "first").touch()
+    return Counter()
 
 
 def length(seed: int) -> int:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from fidec.envs.process import receive
+from fidec.envs.process import EnvProcess, receive_any
 from fidec.envs.processes import EnvProcesses
 from fidec.errors import ConfigError, EnvError
 
 Status = Literal["ok", "crashed", "hung", "invalid"]
 Act = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 LONGEST = 100_000  # steps after which an episode counts as endless
+# The share of their time that lanes spend in calls of a slow policy. It is a half if a call takes as long as a step,
+# and also if it takes longer and the lanes take turns; a little less leaves room for noise.
+_SLOW = 0.45
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,31 @@ def episode_seed(seed: int, index: int, fresh: int | None = None) -> int:
     return int(np.random.SeedSequence(words).generate_state(1)[0])
 
 
+class _Policy:
+    """Calls `act` and finds out whether it is what the lanes spend their time on.
+
+    A call computes the actions of all lanes. If it takes longer than a step of the environments, two calls for one
+    half of the lanes each take longer than waiting for all and calling once. `patience` is then the time of a call,
+    in which the others answer. Else it is 0: a process that has answered would only be idle longer.
+    """
+
+    def __init__(self, act: Act):
+        self.patience = 0.0
+        self._act, self._first, self._lane_seconds = act, None, 0.0
+
+    def __call__(self, observations: np.ndarray, ids: np.ndarray, steps: np.ndarray, waiting: int) -> np.ndarray:
+        before = time.monotonic()
+        actions = self._act(observations.copy(), ids.copy(), steps.copy())
+        now = time.monotonic()
+        if self._first is None:
+            self._first = now  # this call may have compiled the policy
+        else:
+            self._lane_seconds += waiting * (now - before)
+            share = self._lane_seconds / (len(ids) * (now - self._first))
+            self.patience = now - before if share > _SLOW else 0.0
+        return actions
+
+
 class EnvPool(EnvProcesses):
     """Environments for evaluation: whole episodes, given by their indices."""
 
@@ -74,27 +103,48 @@ class EnvPool(EnvProcesses):
         `episode_seed(seed, k, fresh)`, so it does not depend on n, up to the rounding of a policy that is computed
         for n observations at once.
 
-        `act(observations, episode_ids, steps)` is always called with all n lanes, so that a compiled policy sees one
-        shape. Idle lanes keep their last values, and their actions are ignored. It returns actions (n, d) in [-1, 1],
-        which are clipped and scaled to the bounds of the environment's Box.
+        Lanes do not wait for each other: one that has answered gets its next action while others step. (Only a policy
+        that takes longer than a step waits for more lanes, see `_Policy`.)
+        `act(observations, episode_ids, steps)` is still called with all n lanes, so that a compiled policy sees one
+        shape. Lanes that step or are idle keep their last values, and their actions are ignored. It returns actions
+        (n, d) in [-1, 1], which are clipped and scaled to the bounds of the environment's Box. An action must depend
+        on its own lane's arguments only: which lanes are ready together depends on the speed of the processes.
 
-        A process that raises or dies ("crashed"), does not answer in `step_timeout` seconds ("hung") or returns a
-        non-finite or misshapen value ("invalid") loses that one episode, and is replaced before the lane's next.
+        A process that raises or dies ("crashed"), does not answer its command in `step_timeout` seconds ("hung") or
+        returns a non-finite or misshapen value ("invalid") loses that one episode, and is replaced before the lane's
+        next. `progress` is called with each episode when it ends.
+
+        If another thread calls `close`, this raises an EnvError, after the call of `act` that is under way.
         """
-        self._check_open()
         if episodes < 0 or seed < 0:
             raise ConfigError(f"episodes = {episodes} and seed = {seed} must not be negative")
-        n = self.num_envs
+        finished: dict[int, Episode] = {}
+        with self._in_use:
+            self._check_open()
+            for episode in self._run(act, episodes, seed, fresh):
+                finished[episode.index] = episode
+                if progress is not None:
+                    progress(episode)
+        return [finished[index] for index in range(episodes)]
+
+    def _run(self, act: Act, episodes: int, seed: int, fresh: int | None) -> Iterator[Episode]:
+        """The episodes in the order in which they end."""
+        n, policy = self.num_envs, _Policy(act)
         queues = [deque(range(lane, episodes, n)) for lane in range(n)]
         observations = np.zeros((n, *self.observation_shape), self.observation_dtype)
         ids, steps, returns = np.arange(n), np.zeros(n, np.int64), np.zeros(n)
-        running: set[int] = set()
-        finished: dict[int, Episode] = {}
+        free, ready = list(range(n)), list[int]()  # lanes without an episode; lanes that wait for an action
+        busy: dict[EnvProcess, tuple[int, str]] = {}  # the lane and the command of the processes that have one
 
-        def finish(lane: int, status: Status, success: float | None = None, detail: str | None = None) -> None:
+        def send(lane: int, command: str, argument: Any) -> None:
+            process = self._processes[lane]
+            process.send(command, argument)
+            busy[process] = lane, command
+
+        def end(lane: int, status: Status, success: float | None = None, detail: str | None = None) -> Episode:
+            free.append(lane)
             index = int(ids[lane])
-            running.discard(lane)
-            finished[index] = Episode(
+            return Episode(
                 index=index,
                 seed=episode_seed(seed, index, fresh),
                 lane=lane,
@@ -104,39 +154,44 @@ class EnvPool(EnvProcesses):
                 success=success,
                 detail=detail,
             )
-            if progress is not None:
-                progress(finished[index])
 
-        while running or any(queues):
-            starting = [lane for lane in range(n) if lane not in running and queues[lane]]
+        while True:
+            if ready:
+                actions = policy(observations, ids, steps, waiting=len(ready))
+                self._check_open()
+                actions = self._check_actions(actions, ready, ids, steps)
+                for lane in ready:
+                    send(lane, "step", actions[lane])
+                ready.clear()
+            # Replacing a process waits until it has started. The others, which have their commands by now, go on with
+            # these: their replies stay in the pipes.
+            starting = [lane for lane in free if queues[lane]]
             self._revive(starting)
-            stepping = sorted(running)
-            if stepping:
-                actions = act(observations.copy(), ids.copy(), steps.copy())
-                actions = self._check_actions(actions, stepping, ids, steps)
-                for lane in stepping:
-                    self._processes[lane].send("step", actions[lane])
             for lane in starting:
                 ids[lane], steps[lane], returns[lane] = queues[lane].popleft(), 0, 0.0
-                self._processes[lane].send("reset", episode_seed(seed, int(ids[lane]), fresh))
-                running.add(lane)
-            lanes = stepping + starting
-            replies = receive([self._processes[lane] for lane in lanes], self._step_timeout)
-            for lane, (kind, value) in zip(lanes, replies, strict=True):
+                send(lane, "reset", episode_seed(seed, int(ids[lane]), fresh))
+            free.clear()
+            if not busy:
+                return
+            replies = receive_any(list(busy), self._step_timeout, policy.patience, self._stop)
+            for process, (kind, value) in replies.items():
+                lane, command = busy.pop(process)
                 if kind != "ok":
                     self._end(lane)
-                    finish(lane, kind, detail=value)  # type: ignore[arg-type]
-                elif lane in starting:
+                    yield end(lane, kind, detail=value)  # type: ignore[arg-type]
+                elif command == "reset":
                     observations[lane] = value
+                    ready.append(lane)
                 else:
                     observations[lane], reward, terminated, truncated, success = value
                     returns[lane] += reward
                     steps[lane] += 1
                     if terminated or truncated:
-                        finish(lane, "ok", success)
+                        yield end(lane, "ok", success)
                     elif steps[lane] >= LONGEST:
                         raise EnvError(
                             f"an episode has not ended after {LONGEST:,} steps. Give the environment a time limit: "
                             "max_episode_steps where it is registered, or gymnasium.wrappers.TimeLimit"
                         )
-        return [finished[index] for index in range(episodes)]
+                    else:
+                        ready.append(lane)

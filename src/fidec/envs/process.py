@@ -11,7 +11,7 @@ import threading
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import cloudpickle
@@ -24,6 +24,7 @@ _CONTEXT = multiprocessing.get_context("spawn")
 _START_LOCK = threading.Lock()
 EVENTS = {"crashed": "crashed", "hung": "hung", "invalid": "returned an invalid value"}  # the ways to fail
 PATIENCE = 15.0  # seconds of a start without a message
+Reply = tuple[str, Any]  # its kind ("ok", "ready" or a way to fail), and its value or the reason
 
 
 def pickled(make_env: Callable[[], Any]) -> bytes:
@@ -47,6 +48,7 @@ class EnvProcess:
     def __init__(self, payload: bytes, environ: Mapping[str, str] | None = None):
         self.facts: dict[str, Any] = {}
         self.busy = False
+        self.sent = 0.0  # when the last command was sent
         self._pipe, far_end = _CONTEXT.Pipe()
         own = {worker.SAFE_PATH: os.environ.get(worker.SAFE_PATH), **(environ or {})}
         self._process = _CONTEXT.Process(
@@ -70,16 +72,16 @@ class EnvProcess:
         return bool(self.facts) and not self.busy and not wait([self._ended], 0)
 
     def send(self, command: str, argument: Any = None) -> None:
-        self.busy = True
+        self.busy, self.sent = True, time.monotonic()
         # If the process is gone, the reply is the end of the pipe.
         with contextlib.suppress(OSError):
             self._pipe.send((command, argument))
 
-    def ask(self, command: str, argument: Any, timeout: float) -> tuple[str, Any]:
+    def ask(self, command: str, argument: Any, timeout: float) -> Reply:
         self.send(command, argument)
         return receive([self], timeout)[0]
 
-    def _read(self, ended: bool) -> tuple[str, Any]:
+    def _read(self, ended: bool) -> Reply:
         if ended:
             self._kill_group()  # nobody else may hold the pipe open
         try:
@@ -125,34 +127,78 @@ class EnvProcess:
             os.killpg(self.pid, signal.SIGKILL)
 
 
-def receive(processes: Sequence[EnvProcess], timeout: float) -> list[tuple[str, Any]]:
-    """One reply of each process, ("hung", reason) for those that give none within `timeout` seconds."""
-    deadline = time.monotonic() + timeout
-    replies: dict[int, tuple[str, Any]] = {}
-    while waiting := [index for index in range(len(processes)) if index not in replies]:
-        handles = [handle for index in waiting for handle in (processes[index]._pipe, processes[index]._ended)]
-        ready = wait(handles, max(0.0, deadline - time.monotonic()))
-        if not ready:
+def receive(processes: Sequence[EnvProcess], timeout: float, stop: Connection | None = None) -> list[Reply]:
+    """One reply of each process, ("hung", reason) for those that give none within `timeout` seconds.
+
+    It raises an EnvError as soon as there is something to read from `stop`.
+    """
+    replies = _replies(processes, time.monotonic() + timeout, stop)
+    return [replies.get(process, _hung(timeout)) for process in processes]
+
+
+def receive_any(
+    processes: Sequence[EnvProcess], timeout: float, patience: float = 0.0, stop: Connection | None = None
+) -> dict[EnvProcess, Reply]:
+    """Wait until a process has replied or is late, and then up to `patience` seconds for the others; the replies.
+
+    A process is late, ("hung", reason), if it has not replied `timeout` seconds after its own command. A reply that
+    came while nobody was waiting is not late. For `stop` see `receive`.
+    """
+    deadlines = {process: process.sent + timeout for process in processes}
+    replies = _next_replies(processes, min(deadlines.values()), stop)
+    if replies and patience > 0:
+        others = [process for process in processes if process not in replies]
+        replies |= _replies(others, time.monotonic() + patience, stop)
+    now = time.monotonic()
+    return {process: _hung(timeout) for process, deadline in deadlines.items() if deadline <= now} | replies
+
+
+def _replies(
+    processes: Sequence[EnvProcess], deadline: float, stop: Connection | None = None
+) -> dict[EnvProcess, Reply]:
+    """The replies of all processes, or those until the deadline."""
+    replies: dict[EnvProcess, Reply] = {}
+    while waiting := [process for process in processes if process not in replies]:
+        found = _next_replies(waiting, deadline, stop)
+        if not found:
             break
-        for index in waiting:
-            process = processes[index]
-            if process._pipe in ready or process._ended in ready:
-                replies[index] = process._read(ended=process._ended in ready)
-    hung = ("hung", f"no answer for {timeout:g} s")
-    return [replies.get(index, hung) for index in range(len(processes))]
+        replies |= found
+    return replies
 
 
-def wait_ready(processes: Sequence[EnvProcess], name: str, timeout: float) -> list[str | None]:
+def _next_replies(
+    processes: Sequence[EnvProcess], deadline: float, stop: Connection | None
+) -> dict[EnvProcess, Reply]:
+    """The replies that are there when the first one is, or none at the deadline. The end of a process is a reply."""
+    handles: list[Any] = [handle for process in processes for handle in (process._pipe, process._ended)]
+    ready = wait(handles if stop is None else [*handles, stop], max(0.0, deadline - time.monotonic()))
+    if stop in ready:
+        raise EnvError("the environments were closed while they were in use")
+    return {
+        process: process._read(ended=process._ended in ready)
+        for process in processes
+        if process._pipe in ready or process._ended in ready
+    }
+
+
+def _hung(timeout: float) -> Reply:
+    return "hung", f"no answer for {timeout:g} s"
+
+
+def wait_ready(
+    processes: Sequence[EnvProcess], name: str, timeout: float, stop: Connection | None = None
+) -> list[str | None]:
     """Wait until the environments are made. Of each None, or the reason why it is not, which may pass.
 
-    A start that takes long is reported on stderr. An EnvError if the environment can never be used.
+    A start that takes long is reported on stderr. An EnvError if the environment can never be used. For `stop` see
+    `receive`.
     """
     patience = min(PATIENCE, timeout)
-    replies = receive(processes, patience)
+    replies = receive(processes, patience, stop)
     late = [process for process, (kind, _) in zip(processes, replies, strict=True) if kind == "hung"]
     if late and timeout > patience:
         Output().print(f"the environment {name} has been starting for {patience:g} s; the limit is {timeout:g} s")
-        more = iter(receive(late, timeout - patience))
+        more = iter(receive(late, timeout - patience, stop))
         replies = [next(more) if reply[0] == "hung" else reply for reply in replies]
     reasons: list[str | None] = []
     for process, (kind, value) in zip(processes, replies, strict=True):

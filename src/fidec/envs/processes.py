@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import threading
 import time
 from collections.abc import Callable, Iterable
+from multiprocessing.connection import Pipe
 from typing import Any, Self
 
 import gymnasium
@@ -42,6 +44,8 @@ class EnvProcesses:
         self._payload = pickled(make_env)
         self._processes: dict[int, EnvProcess] = {}
         self._closed = False
+        self._in_use = threading.RLock()  # held by whoever needs the processes to stay until it is done
+        self._stop, self._stopper = Pipe(duplex=False)  # its bytes wake up who waits for a reply
         atexit.register(self.close)  # before multiprocessing's own exit, which would wait for the processes
         try:
             self._start(range(num_envs))
@@ -62,10 +66,17 @@ class EnvProcesses:
         self.close()
 
     def close(self) -> None:
-        """End all processes. Closing twice does no harm."""
-        self._closed = True
-        processes, self._processes = list(self._processes.values()), {}
-        end_all(processes)
+        """End all processes. Closing twice does no harm.
+
+        Another thread that uses the processes is stopped first: a process's handles must not be closed, and their
+        numbers reused, while that thread reads from them.
+        """
+        if not self._closed:
+            self._closed = True
+            self._stopper.send_bytes(b"")
+        with self._in_use:
+            processes, self._processes = list(self._processes.values()), {}
+            end_all(processes)
         atexit.unregister(self.close)
 
     @property
@@ -102,12 +113,13 @@ class EnvProcesses:
         lanes = list(lanes)
         deadline, attempt, reasons = time.monotonic() + self._start_timeout, 0, {}
         while lanes and attempt < _START_ATTEMPTS and (left := deadline - time.monotonic()) > 0:
+            self._check_open()
             attempt += 1
             for lane in lanes:
                 self._end(lane)
             for lane in lanes:
                 self._processes[lane] = EnvProcess(self._payload)
-            found = wait_ready([self._processes[lane] for lane in lanes], self._name, left)
+            found = wait_ready([self._processes[lane] for lane in lanes], self._name, left, self._stop)
             reasons = dict(zip(lanes, found, strict=True))
             lanes = [lane for lane in lanes if reasons[lane] is not None]
         if lanes:
