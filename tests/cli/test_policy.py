@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
 import subprocess
 import sys
+import warnings
+from contextlib import contextmanager
 
 import gymnasium
+import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -16,7 +21,7 @@ from fidec.envs.frames import FrameStack
 from fidec.errors import CheckpointError, ConfigError, FidecError
 from fidec.store import files, trees
 from fidec.store.rundir import RunDirectory
-from fidec.train.policy import Frames, noise_option
+from fidec.train.policy import CompilationWarning, Frames, noise_option
 from helpers.runs import random_columns
 
 
@@ -217,6 +222,87 @@ def test_warming_up_draws_nothing(run):
     policy.warm_up(batch=2, return_base=True)
     np.testing.assert_array_equal(policy(np.ones(3)), other(np.ones(3)))
     np.testing.assert_array_equal(policy(np.ones(3)), other(np.ones(3)))
+
+
+@contextmanager
+def calls(caplog):
+    """(warnings, names of compiled functions) of the block."""
+    compiled: list[str] = []
+    caplog.clear()
+    with warnings.catch_warnings(record=True) as warned, jax.log_compiles(), caplog.at_level(logging.WARNING, "jax"):
+        warnings.simplefilter("always")
+        yield warned, compiled
+    compiled += [record.getMessage() for record in caplog.records if record.getMessage().startswith("Compiling")]
+
+
+def test_a_call_that_compiles_after_the_first_says_so_once(run, caplog):
+    policy = fidec.load_policy(run)
+    with calls(caplog) as (warned, compiled):
+        policy(np.ones(3))
+    assert len(compiled) == 1
+    assert not warned  # the first call
+    with calls(caplog) as (warned, compiled):
+        policy(np.ones((17, 3)))
+    assert len(compiled) == 1
+    (warning,) = warned
+    assert warning.category is CompilationWarning
+    assert warning.filename == __file__  # the caller's line
+    assert str(warning.message) == (
+        "the policy compiles for observations of shape (17, 3): this call is slow, it may take seconds. "
+        "`policy.warm_up(17)` before the loop avoids that"
+    )
+    with calls(caplog) as (warned, compiled):
+        for number in range(3):
+            policy(np.full(3, number))
+            policy(np.full((17, 3), number))
+        policy.reset(seed=4)
+        policy(np.ones((17, 3)), noise=1, candidates=1)
+    assert not compiled
+    assert not warned
+
+
+def test_a_call_that_was_warmed_up_does_not_compile(run, caplog):
+    policy, other = fidec.load_policy(run), fidec.load_policy(run)
+    other.warm_up(9)
+    for batch, how, words in (
+        ((4,), {}, "4"),
+        ((2, 4), {}, "(2, 4)"),
+        ((), {"return_base": True, "noise": 0.5}, "return_base=True, noise=0.5"),
+    ):
+        with calls(caplog) as (warned, compiled):
+            policy.warm_up(batch, **how)
+        assert not warned
+        assert len(compiled) == 1
+        with calls(caplog) as (warned, compiled):
+            policy.warm_up(batch, **how)
+            policy(np.ones((*batch, 3)), **how)
+        assert not warned
+        assert not compiled
+        with pytest.warns(CompilationWarning, match=re.escape(f"`policy.warm_up({words})`")):
+            other(np.ones((*batch, 3)), **how)
+    with calls(caplog) as (warned, compiled):
+        policy(np.ones(3), return_base=True, noise=0.25)  # another factor is the same program
+    assert not warned
+    assert not compiled
+
+
+def test_a_call_that_is_refused_neither_warns_nor_counts_as_compiled(run):
+    policy = fidec.load_policy(run)
+    policy.warm_up()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for observations in (np.full((2, 3), np.nan), np.ones((2, 4))):
+            with pytest.raises(ConfigError):
+                policy(observations)
+        for noise, candidates in ((-1.0, 1), (1.0, 0)):
+            with pytest.raises(ConfigError):
+                policy(np.ones((2, 3)), noise=noise, candidates=candidates)
+    with pytest.warns(CompilationWarning):
+        policy(np.ones((2, 3)))
+
+
+def test_large_observations_are_not_taken_for_infinite_ones(run):
+    assert np.isfinite(fidec.load_policy(run)(np.full(3, 1e30))).all()  # the sum of squares is infinite
 
 
 def test_frames_are_stacked_as_an_environment_stacks_them():

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
+import warnings
 from collections import deque
 from collections.abc import Callable
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +33,7 @@ MODEL = "model.safetensors"
 CARD = "policy.json"
 FORMAT = 1
 _NAMED = 10  # runs in an error message
+_USUAL: dict[str, Any] = {"candidates": 1, "return_base": False, "noise": 1.0}  # how a policy is called
 
 
 class Card(TypedDict):
@@ -41,22 +44,33 @@ class Card(TypedDict):
     info: NotRequired[dict[str, Any] | None]
 
 
+class CompilationWarning(UserWarning):
+    """A call of a policy compiles, which takes seconds. `Policy.warm_up` does it before."""
+
+
 class Policy:
     """A trained policy: `policy(observations)` gives actions in the units of the data.
 
     Each call draws new noise; `policy(observations, noise=0)` draws none. `policy.reset(seed)` restarts the sequence
     of random numbers, so that a rollout can be repeated. The first call compiles; `policy.warm_up()` does it before a
-    control loop starts. A policy of images takes several frames: `policy.frames()` stacks them. `spec` describes
-    observations and actions.
+    control loop starts. A later call that compiles again, for another batch size for example, says so with a
+    `CompilationWarning`. A policy of images takes several frames: `policy.frames()` stacks them. `spec` describes
+    observations and actions, `state` holds the arrays.
     """
 
     def __init__(self, algo: str, options: Any, spec: Spec, state: Any, info: dict[str, Any] | None = None):
         self.algo, self.options, self.spec = algo, options, spec
         self.info = info or {}
         self.algorithm = algos.get(algo).build(options, spec)
-        self.state = self.algorithm.policy(state)
-        self._act = cache(self._compiled)
+        self._state = self.algorithm.policy(state)
+        self._dtype = np.dtype(spec.observation_dtype)
+        self._ready: dict[tuple[Any, ...], _Compiled] = {}  # by shape of the observations and by arguments
         self.reset()
+
+    @property
+    def state(self) -> Any:
+        """The arrays that the method needs to act. They cannot be replaced: compiled calls hold them."""
+        return self._state
 
     def __repr__(self) -> str:
         spec, step = self.spec, self.info.get("step")
@@ -66,28 +80,53 @@ class Policy:
             f"actions ({spec.action_dim},))"
         )
 
-    def _compiled(self, *how: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        act = select_act(self.algorithm, *how)
-
-        # The key of a call is derived inside: outside it would take longer than a small network.
-        def compiled(state, observations, key, call, **scaled):
-            return act(state, observations, rng.at(key, call), **scaled)
-
-        return act, jax.jit(compiled)
-
     def reset(self, seed: int = 0) -> None:
         """Restart the sequence of random numbers."""
-        self._key, self._calls = rng.stream(seed, "act"), 0
+        self._key, self._calls = jax.random.key_data(rng.stream(seed, "act")).tolist(), 0
 
-    def warm_up(self, batch: int | None = None, **how: Any) -> None:
+    def warm_up(self, batch: int | tuple[int, ...] | None = None, **how: Any) -> None:
         """Compile the policy for one observation, or for a batch of this size, without drawing a random number.
 
-        `how` are the arguments of the calls that will follow (`candidates`, `return_base`, `noise`).
+        `how` are the arguments of the calls that will follow (`candidates`, `return_base`, `noise`). Each batch size
+        and each choice of `candidates` and `return_base` is compiled once; of `noise` only whether it is 1 matters.
         """
-        shape = self.spec.observation_shape if batch is None else (batch, *self.spec.observation_shape)
-        calls = self._calls
-        self(np.zeros(shape), **how)
-        self._calls = calls
+        leading = () if batch is None else np.atleast_1d(batch).tolist()
+        observations = np.zeros((*leading, *self.spec.observation_shape), self._dtype)
+        self._prepare(observations, False, **{**_USUAL, **how})
+
+    def _prepare(
+        self, observations: np.ndarray, warn: bool, /, candidates: int, return_base: bool, noise: float
+    ) -> _Compiled:
+        """Check the arguments, and compile for them and for observations of this shape, unless that was done."""
+        if candidates < 1:
+            raise ConfigError(f"candidates must be at least 1, not {candidates}")
+        shape = self.spec.observation_shape
+        if observations.shape[-len(shape) :] != shape:
+            raise ConfigError(f"observations have shape {observations.shape}; the policy takes (..., {shape})")
+        act = select_act(self.algorithm, candidates, return_base)
+        scaled = noise_option(act, noise)
+        how = (observations.shape, candidates, return_base, noise == 1)
+        if how in self._ready:
+            return self._ready[how]
+        if warn:
+            text = self._advice(observations.shape, candidates=candidates, return_base=return_base, noise=noise)
+            warnings.warn(text, CompilationWarning, stacklevel=3)
+        self._ready[how] = _compile(act, self._state, observations, self._place(), scaled)
+        return self._ready[how]
+
+    def _advice(self, shape: tuple[int, ...], **how: Any) -> str:
+        """What to say about a call that compiles."""
+        batch = shape[: -len(self.spec.observation_shape)]
+        chosen = [f"{name}={value!r}" for name, value in how.items() if value != _USUAL[name]]
+        words = ", ".join(([str(batch[0] if len(batch) == 1 else batch)] if batch else []) + chosen)
+        return (
+            f"the policy compiles for observations of shape {shape}{' with ' if chosen else ''}{', '.join(chosen)}: "
+            f"this call is slow, it may take seconds. `policy.warm_up({words})` before the loop avoids that"
+        )
+
+    def _place(self) -> np.ndarray:
+        """Where the random numbers of the next call begin: the key of the stream and the number of the call."""
+        return np.array((*self._key, self._calls), np.uint32)
 
     def frames(self) -> Frames:
         """Stack the single frames of a control loop to observations of this policy."""
@@ -95,7 +134,7 @@ class Policy:
 
     def __call__(
         self, observations: np.ndarray, *, candidates: int = 1, return_base: bool = False, noise: float = 1.0
-    ):
+    ) -> Any:
         """Actions for one observation or a batch.
 
         With `candidates` > 1 the method draws that many actions for each observation and chooses one by value. With
@@ -104,23 +143,21 @@ class Policy:
         `noise` multiplies every random draw: 1 acts as the method was published, 0 gives one action for an
         observation.
         """
-        if candidates < 1:
-            raise ConfigError(f"candidates must be at least 1, not {candidates}")
-        observations = np.asarray(observations, self.spec.observation_dtype)
-        shape = self.spec.observation_shape
-        if observations.shape[-len(shape) :] != shape:
-            raise ConfigError(f"observations have shape {observations.shape}; the policy takes (..., {shape})")
-        if not np.isfinite(observations).all():
-            first = tuple(int(i) for i in np.argwhere(~np.isfinite(observations))[0])
-            raise ConfigError(
-                f"the observation at index {first[0] if len(first) == 1 else first} is {observations[first]}: "
-                "a policy needs finite numbers. Check the sensor, or hold its last value"
-            )
-        act, compiled = self._act(candidates, return_base)
-        scaled = noise_option(act, noise)
-        result = compiled(self.state, observations, self._key, np.uint32(self._calls), **scaled)
+        observations = np.asarray(observations, self._dtype)
+        # The sum of squares is finite only if all numbers are, and takes less time than `np.isfinite`.
+        if self._dtype.kind == "f" and not math.isfinite(np.vdot(observations, observations)):
+            _check_finite(observations)
+        ready = self._ready.get((observations.shape, candidates, return_base, noise == 1))
+        if ready is None:
+            ready = self._prepare(observations, bool(self._ready), candidates, return_base, noise)
+        scaled = noise_option(ready.act, noise)
+        result = ready.run(ready.leaves, observations, self._place(), **scaled)
         self._calls += 1
-        return jax.tree.map(lambda actions: self.spec.to_user_units(np.asarray(actions)), result)
+        to_user_units = self.spec.to_user_units
+        if return_base:
+            actions, base = result
+            return to_user_units(np.asarray(actions)), to_user_units(np.asarray(base))
+        return to_user_units(np.asarray(result))
 
     def save(self, directory: str | Path) -> None:
         """Write the policy to a directory. An earlier one is replaced as a whole."""
@@ -136,6 +173,54 @@ class Policy:
             files.write_json(new / CARD, card)
             trees.save_tree(new / MODEL, self.state)
             files.write_manifest(new)
+
+
+class _Compiled(NamedTuple):
+    """A compiled `act`, and the arrays that it takes."""
+
+    act: Callable[..., Any]
+    run: Callable[..., Any]
+    leaves: list[Any]
+
+
+def _compile(
+    act: Callable[..., Any], state: Any, observations: np.ndarray, place: np.ndarray, scaled: dict[str, Any]
+) -> _Compiled:
+    """Compile `act` for such arguments, so that a call takes little more time than its computation.
+
+    Every argument of a compiled function takes time in a call, and so does a tree with names. So the function gets a
+    list of those arrays of the state that are used (a critic is not), and the key with the number of the call as one
+    array. The key of the call is derived inside: outside it would take longer than a small network.
+    """
+    leaves, structure = jax.tree.flatten(state)
+
+    def whole(leaves, observations, place, **scaled):
+        key = rng.at(jax.random.wrap_key_data(place[:-1]), place[-1])
+        return act(jax.tree.unflatten(structure, leaves), observations, key, **scaled)
+
+    jaxpr = jax.make_jaxpr(whole)(leaves, observations, place, **scaled).jaxpr
+    used = {id(variable) for equation in jaxpr.eqns for variable in equation.invars}
+    places = [index for index in range(len(leaves)) if id(jaxpr.invars[index]) in used]
+
+    def part(some, *arguments, **scaled):
+        merged = list(leaves)
+        for index, leaf in zip(places, some, strict=True):
+            merged[index] = leaf
+        return whole(merged, *arguments, **scaled)
+
+    compiled = _Compiled(act, jax.jit(part), [leaves[index] for index in places])
+    jax.block_until_ready(compiled.run(compiled.leaves, observations, place, **scaled))
+    return compiled
+
+
+def _check_finite(observations: np.ndarray) -> None:
+    finite = np.isfinite(observations)
+    if not finite.all():
+        first = tuple(int(i) for i in np.argwhere(~finite)[0])
+        raise ConfigError(
+            f"the observation at index {first[0] if len(first) == 1 else first} is {observations[first]}: "
+            "a policy needs finite numbers. Check the sensor, or hold its last value"
+        )
 
 
 class Frames:
