@@ -16,7 +16,7 @@ from fidec.data import replay, sampling
 from fidec.envs.lanes import exploration_seed
 from fidec.errors import ConfigError
 from fidec.ops import images
-from fidec.train import loop
+from fidec.train import dispatch
 from fidec.train.config import OnlineConfig
 from fidec.train.run import Preempted
 from fidec.train.session import Session
@@ -46,7 +46,7 @@ def dataset():
 @pytest.fixture(autouse=True)
 def room(monkeypatch, compile_cache):
     """Check signals after every round, so that a stop may come anywhere."""
-    monkeypatch.setattr(loop, "DISPATCH_SECONDS", 0.0)
+    monkeypatch.setattr(dispatch, "DISPATCH_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +69,10 @@ def test_stopped_and_resumed_is_uninterrupted(dataset, whole, tmp_path, monkeypa
 
     def show(self, reached):
         if reached >= OFFLINE + 7:  # in the middle of an episode: its frames are stacked anew
-            monkeypatch.setattr(Session, "_show", lambda self, reached: None)
+            monkeypatch.setattr(Session, "show", lambda self, reached: None)
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(Session, "_show", show)
+    monkeypatch.setattr(Session, "show", show)
     with pytest.raises(Preempted):
         fidec.fit(dataset, out, algo=algo, **SETTINGS)
     fidec.resume(out, dataset, quiet=True)

@@ -154,6 +154,7 @@ def test_a_run_killed_during_or_after_an_evaluation_repeats_it(dataset, waiting,
     assert fingerprint(copy, STEPS) == fingerprint(out, STEPS) == fingerprint(waiting, STEPS)
 
 
+@pytest.mark.slow
 def test_an_environment_that_cannot_start_again_ends_the_run_and_it_resumes(dataset, waiting, tmp_path):
     out, broken = tmp_path / "run", tmp_path / "broken"
 

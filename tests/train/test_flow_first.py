@@ -153,10 +153,8 @@ def test_refreshed_proposals_are_new_ones_and_resume_exactly(tmp_path, dataset, 
     rows, without = read_rows(made / "train.jsonl"), read_rows(whole / "train.jsonl")
     assert rows[0] == without[0]
     assert rows[1] != without[1]
-    for step in (12, 20):
-        out = tmp_path / f"stopped-{step}"
-        stop_at(step)
-        with pytest.raises(Preempted):
-            fit(dataset, out, **settings)
-        resume(out, dataset, quiet=True)
-        assert fingerprint(out, STEPS) == fingerprint(made, STEPS)
+    stop_at(12)
+    with pytest.raises(Preempted):
+        fit(dataset, tmp_path / "stopped", **settings)
+    resume(tmp_path / "stopped", dataset, quiet=True)
+    assert fingerprint(tmp_path / "stopped", STEPS) == fingerprint(made, STEPS)

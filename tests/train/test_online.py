@@ -17,7 +17,7 @@ from fidec import algos, dataset_from_arrays, fit, load_policy, resume, rng
 from fidec.data import replay
 from fidec.envs.lanes import exploration_seed
 from fidec.errors import ConfigError, RunError
-from fidec.train import loop
+from fidec.train import dispatch
 from fidec.train.collect import Collector
 from fidec.train.config import OnlineConfig
 from fidec.train.run import Preempted
@@ -64,7 +64,7 @@ def dataset():
 @pytest.fixture(autouse=True)
 def walk(monkeypatch, compile_cache, tiny):
     """Check signals after every round, so that a stop may come anywhere. The tiny method is used where it can be."""
-    monkeypatch.setattr(loop, "DISPATCH_SECONDS", 0.0)
+    monkeypatch.setattr(dispatch, "DISPATCH_SECONDS", 0.0)
 
 
 def train(dataset, out: Path, kind: str, **changes):

@@ -18,7 +18,7 @@ from fidec.envs.lanes import exploration_seed
 from fidec.errors import CheckpointError, EnvError, NonFiniteError, RunError
 from fidec.store import trees
 from fidec.store.replay import Rows
-from fidec.train import loop
+from fidec.train import dispatch
 from fidec.train.collect import without_cut_episodes
 from fidec.train.config import OnlineConfig
 from fidec.train.policy import Policy
@@ -66,7 +66,7 @@ def _tiny(tiny):
 @pytest.fixture
 def set_faults(monkeypatch):
     """set_faults(e2=("raise", 3)): episode 2 fails in its third step, in environments started from now on."""
-    monkeypatch.setattr(loop, "DISPATCH_SECONDS", 0.0)
+    monkeypatch.setattr(dispatch, "DISPATCH_SECONDS", 0.0)
 
     def change(**kinds: tuple[str, int]) -> None:
         faults: Faults = {exploration_seed(SEED, int(name[1:])): fault for name, fault in kinds.items()}

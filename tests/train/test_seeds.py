@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fidec import algos, dataset_from_arrays, fit, resume
-from fidec.data.feed import Data
+from fidec.data.feed import CHUNK_BYTES, Data
 from fidec.data.sampling import PLAIN
 from fidec.errors import ConfigError, RunError
 from fidec.store.checkpoint import Checkpoints
@@ -135,6 +135,20 @@ def test_stopped_runs_continue_together_or_alone(dataset, single, tmp_path, monk
     for seed, place in zip(SEEDS, places, strict=True):
         assert fingerprint(place, STEPS) == single(seed)
     assert fingerprint(tmp_path / "alone", STEPS) == single(0)
+
+
+def test_runs_that_do_not_fit_into_memory_together_take_turns(
+    dataset, single, tmp_path, monkeypatch, capsys, stop_at
+):
+    monkeypatch.setattr("fidec.train.opening.free_memory", lambda: 3 * dataset.nbytes + 5 * 2 * CHUNK_BYTES)
+    out = tmp_path / "runs"
+    stop_at(20)
+    with pytest.raises(Preempted, match=r"--resume \S+seed000 \S+seed001 \S+seed005"):
+        fit(dataset, out, seeds=SEEDS, **SETTINGS)
+    assert "memory for 2 of 3 runs at a time" in capsys.readouterr().err
+    places = [out / f"seed{seed:03d}" for seed in SEEDS]
+    resume_all(places, dataset, quiet=True)
+    assert [fingerprint(place, STEPS) for place in places] == [single(seed) for seed in SEEDS]
 
 
 def test_one_that_fails_does_not_stop_the_others(dataset, single, tmp_path, monkeypatch):

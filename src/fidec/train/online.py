@@ -28,11 +28,10 @@ from fidec.envs.factory import EnvFactory
 from fidec.envs.lanes import Lanes, Transition
 from fidec.errors import ConfigError, EnvError
 from fidec.store.replay import ReplayStore
-from fidec.train import loop
+from fidec.train import dispatch, loop
 from fidec.train.buffer import Buffer, check_buffer, next_actions
 from fidec.train.collect import Collector, has_ended, make_explorer, rows_of, without_cut_episodes
 from fidec.train.config import OnlineConfig, RunConfig
-from fidec.train.dispatch import DISPATCH_SECONDS, Pace
 from fidec.train.evaluate import check_spaces
 from fidec.train.loop import Carry
 from fidec.types import Spec
@@ -104,7 +103,7 @@ class Online:
             updates=config.updates,
             looped=self._looped,
         )
-        self._keys, self._pace = loop.keys_of(seed), Pace()
+        self._keys, self._pace = loop.keys_of(seed), dispatch.Pace()
         self._update: Callable | None = None  # compiled when first needed
         self._explore = make_explorer(algorithm, seed, spec.action_dim)
 
@@ -220,7 +219,7 @@ class Online:
                 self._receive_pending()
             else:  # the updates are ahead only if an episode was lost while they were made
                 self._insert(self._collect(carry, signals))
-            if time.perf_counter() - checked > DISPATCH_SECONDS:
+            if time.perf_counter() - checked > dispatch.DISPATCH_SECONDS:
                 loop.check_finite(carry)
                 on_step(step)
                 checked = time.perf_counter()
