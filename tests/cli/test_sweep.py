@@ -162,6 +162,7 @@ def given(npz, compile_cache, tiny):
     )
 
 
+@pytest.mark.slow
 def test_killed_seeds_continue_in_one_process_and_end_like_single_runs(
     cli, given, plugin_site, tmp_path, monkeypatch, request
 ):

@@ -62,6 +62,7 @@ def test_a_recorded_declaration_needs_no_data_and_is_checked_again(declare, tmp_
             factory_of(task, declaration=wrong)
 
 
+@pytest.mark.slow
 def test_a_policy_is_evaluated_without_the_data(declare, tiny, compile_cache, tmp_path, monkeypatch):
     task = declare({"id": "Pendulum-v1", "max_episode_steps": 7})
     columns = random_columns(40)

@@ -104,7 +104,9 @@ def test_the_fisher_form_is_three_halves_of_a_stretch_and_right_for_a_shift():
 # (b)
 
 
-@pytest.mark.parametrize("name", bias.DENSITIES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "thin" else ()) for name in bias.DENSITIES]
+)
 def test_bias_has_the_predicted_order_and_constant(name):
     density = bias.DENSITIES[name]
     a = density.sample(jax.random.key(3), 60)
@@ -156,6 +158,7 @@ def test_two_sum_knows_the_rounding_error_of_float64():
     assert np.abs(found).max() > 1e-18
 
 
+@pytest.mark.slow
 def test_best_distance_scales_with_the_square_root_of_the_precision():
     curves, constant = precision.rounding_curves()
     units = np.array(list(precision.ROUNDOFF.values()))

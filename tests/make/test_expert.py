@@ -121,6 +121,7 @@ def test_a_restored_track_continues_bit_for_bit():
         assert [over for *_, over in expected] == [False] * 14 + [True] * 6
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_continues_exactly(tmp_path):
     whole, cut = Trainer(TINY, tmp_path / "whole"), Trainer(TINY, tmp_path / "cut")
     start = [kernel.copy() for kernel, _ in whole.layers]
