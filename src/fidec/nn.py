@@ -12,6 +12,7 @@ steps), encode first, `features = network.apply(params, observations, method="en
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -27,8 +28,17 @@ def kernel_init(scale: float = 1.0):
 
 
 def orthogonal_init(scale: float = 2.0**0.5):
-    """Orthogonal initialisation; `scale` multiplies the weights. The default is for hidden ReLU layers."""
-    return nn.initializers.orthogonal(scale)
+    """Orthogonal initialisation; `scale` multiplies the weights. The default is for hidden ReLU layers.
+
+    The heads of an ensemble are made one after the other: on a CPU, several batched QR decompositions in one program
+    wait for each other for ever (jaxlib 0.10, matrices of 128 x 128). The values are the same.
+    """
+    one = nn.initializers.orthogonal(scale)
+
+    def init(key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+        return jax.custom_batching.sequential_vmap(lambda key: one(key, shape, dtype))(key)
+
+    return init
 
 
 class MLP(nn.Module):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+import flax.linen
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -122,3 +124,13 @@ def test_leading_axes_are_free(networks):
         stacked = jax.jit(network.apply)(params, *(jnp.stack([x, x]) for x in args))
         axis = 1 if batch.shape[0] == 2 else 0  # the critic's heads lead
         np.testing.assert_allclose(jnp.take(stacked, 1, axis=axis), batch, atol=1e-6)
+
+
+def test_orthogonal_heads_are_made_one_by_one():
+    """A program with several batched QR decompositions hangs on a CPU. The values are those of a batched one."""
+    init, keys = nn.orthogonal_init(), jax.random.split(jax.random.key(0), 2)
+    program = jax.jit(jax.vmap(lambda key: init(key, (6, 4)))).lower(keys)
+    assert "6x4" in program.as_text()
+    assert not re.search(r"custom_call.*2x6x4", program.as_text())
+    expected = jax.vmap(lambda key: flax.linen.initializers.orthogonal(2.0**0.5)(key, (6, 4)))(keys)
+    np.testing.assert_array_equal(program.compile()(keys), expected)
