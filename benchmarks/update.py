@@ -4,12 +4,13 @@ Everything is measured inside one run, interleaved and repeated, because machine
 FLOPs come from XLA's cost analysis of the compiled update; the machine's peak is its own matrix product at the
 size of a hidden layer; the loop's overhead compares the training loop (batches drawn on the device, metrics
 summed, dispatches of about a second) with bare updates on a fixed batch. With `--all` every method is measured in
-turn, round after round, and each round gives every method's ratio to FQL.
+turn, round after round, and each round gives every method's ratios to FQL and to FiDec.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -131,7 +132,10 @@ def _measure_all(args: BenchmarkArgs) -> list[dict[str, Any]]:
         updates["fql, frozen flow"] = update_of(args, "fql", "recommended", frozen=True)
         for name in ("fidec", "deflow"):
             updates[name] = update_of(args, name, "recommended")
-            updates[f"{name}, next states"] = update_of(args, name, "recommended", residual_at="next_observations")
+            following = partial(update_of, args, name, "recommended", residual_at="next_observations")
+            updates[f"{name}, next states"] = following()
+            if name == "fidec":  # the cost of its constraint
+                updates["fidec, next states, 2 samples"] = following(samples=2)
             updates[f"{name}, frozen flow"] = update_of(args, name, "recommended", frozen=True)
     else:
         updates = {name: update_of(args, name, "recommended") for name in algos.names()}
@@ -141,6 +145,8 @@ def _measure_all(args: BenchmarkArgs) -> list[dict[str, Any]]:
         ratio, quartiles = spread(times[name] / times["fql"])
         ratios = {"gflop_ratio_to_fql": update.gflop / updates["fql"].gflop}
         ratios |= {"ratio_to_fql": ratio, "ratio_quartiles": quartiles}
+        speed, quartiles = spread(times["fidec"] / times[name])
+        ratios |= {"speed_to_fidec": speed, "speed_quartiles": quartiles}
         rows.append({"algo": name, **_cost(update, times[name]), **ratios})
     return rows
 
@@ -161,7 +167,7 @@ def spread(figures: np.ndarray) -> tuple[float, list[float]]:
 def _print_all(args: BenchmarkArgs, rows: list[dict[str, Any]]) -> None:
     _print_setting(args)
     print_table(
-        ("method", "GFLOP/update", "x FQL", "compile s", "ms/update", "x FQL (quartiles)"),
+        ("method", "GFLOP/update", "x FQL", "compile s", "ms/update", "x FQL (quartiles)", "updates/s, x FiDec"),
         [
             (
                 row["algo"],
@@ -170,6 +176,7 @@ def _print_all(args: BenchmarkArgs, rows: list[dict[str, Any]]) -> None:
                 f"{row['compile_seconds']:.1f}",
                 f"{row['ms_per_update']:.1f} ({row['ms_quartiles'][0]:.1f} to {row['ms_quartiles'][1]:.1f})",
                 f"{row['ratio_to_fql']:.2f} ({row['ratio_quartiles'][0]:.2f} to {row['ratio_quartiles'][1]:.2f})",
+                f"{row['speed_to_fidec']:.2f} ({row['speed_quartiles'][0]:.2f} to {row['speed_quartiles'][1]:.2f})",
             )
             for row in rows
         ],

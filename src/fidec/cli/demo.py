@@ -31,8 +31,10 @@ class DemoArgs:
     """Directory for the data, the run and the figures."""
     rows: int = SCALE.rows
     """Rows of data to make."""
-    steps: int = SCALE.steps
-    """Gradient steps."""
+    steps: int = 10_000
+    """Gradient steps of critic and policy."""
+    flow_updates: int = 10_000
+    """Gradient steps of the behaviour flow, which is trained first."""
     episodes: int = 50
     """Evaluation episodes."""
     seed: int = 0
@@ -50,7 +52,7 @@ def main(argv: list[str]) -> int:
     say(f"1/4  data for {TASK}: {args.rows} rows by OGBench's scripted oracle")
     workers = os.cpu_count() or 1
     make_dataset(TASK, args.rows, directory=args.out / "data", seed=args.seed, workers=workers)
-    say(f"2/4  FiDec, {args.steps} updates")
+    say(f"2/4  FiDec: the behaviour flow for {args.flow_updates} updates, then the rest for {args.steps}")
     run = _train(args)
     say(f"3/4  base and refined policy on the same {args.episodes} episodes")
     assessment = Assessment.of(run)
@@ -81,11 +83,12 @@ def _train(args: DemoArgs) -> Path:
             task=TASK,
             options=resolve_options("fidec", "recommended", TASK, **SCALE.options),
             steps=args.steps,
+            flow_updates=args.flow_updates,
             seed=args.seed,
             out=args.out / "run",
             data_dir=args.out / "data",
             log_interval=500,
-            eval_interval=max(args.steps // 3, 1),
+            eval_interval=-(-args.steps // 3),  # three evaluations
             eval_episodes=20,
             checkpoint_interval=5_000,
         )
