@@ -32,7 +32,8 @@ def clip_gradients(grads: dict[str, Params], limit: float | None, scope: ClipSco
 
 def polyak(params: Params, target: Params, rate: float | jax.Array) -> Params:
     """target <- rate * params + (1 - rate) * target."""
-    return optax.incremental_update(params, target, rate)
+    with jax.named_scope("polyak"):  # a name for profiles
+        return optax.incremental_update(params, target, rate)
 
 
 def gradients(
@@ -65,7 +66,8 @@ def step(
 ) -> tuple[dict[str, Params], dict[str, Any]]:
     """One step on the modules that have a gradient. The others and their optimiser states do not change."""
     params, states = dict(params), dict(states)
-    for name, grad in grads.items():
-        updates, states[name] = optimiser_of(optimisers, name).update(grad, states[name], params[name])
-        params[name] = optax.apply_updates(params[name], updates)
+    with jax.named_scope("optimiser"):  # a name for profiles
+        for name, grad in grads.items():
+            updates, states[name] = optimiser_of(optimisers, name).update(grad, states[name], params[name])
+            params[name] = optax.apply_updates(params[name], updates)
     return params, states
