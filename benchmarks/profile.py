@@ -19,8 +19,9 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any, NamedTuple
 
 import jax
@@ -185,7 +186,20 @@ def classes(text: str) -> dict[str, str]:
 
 def on_cores(cores: list[int]) -> ProcessPoolExecutor:
     """A process on these cores."""
-    return ProcessPoolExecutor(1, get_context("spawn"), os.sched_setaffinity, (0, cores))
+    return ProcessPoolExecutor(1, get_context("spawn"), _start, (cores,))
+
+
+def _start(cores: list[int]) -> None:
+    """Stay on these cores, and end with the parent process even if it is killed."""
+    os.sched_setaffinity(0, cores)
+
+    def follow() -> None:
+        parent = parent_process()
+        assert parent is not None
+        parent.join()
+        os._exit(1)
+
+    Thread(target=follow, daemon=True).start()
 
 
 def measure(args: ProfileArgs, case: Case) -> dict[str, Any]:
