@@ -1,6 +1,6 @@
-"""What several environment processes gain: `python -m benchmarks.evaluation [--episodes N] [--task ID] [--json]`.
+"""What several environment processes gain: `python -m benchmarks.evaluation [--processes N N ...] [--task ID]`.
 
-An untrained FiDec policy runs the same seeded episodes with one environment process and with one per core. Both are
+An untrained FiDec policy runs the same seeded episodes with one environment process and with several. All are
 measured in every round of one run, in alternating order, because machines are noisy: read the ratios of the rounds.
 The start of the environments and the compilation of the policy are not part of the time.
 """
@@ -31,7 +31,7 @@ from fidec.types import Spec
 
 @dataclass(frozen=True)
 class BenchmarkArgs:
-    """Measure an evaluation with one environment process and with one per core."""
+    """Measure an evaluation with one environment process and with several."""
 
     episodes: int = 50
     """Episodes of an evaluation."""
@@ -39,6 +39,8 @@ class BenchmarkArgs:
     """Task whose environment is stepped. It must have vector observations."""
     hidden: tuple[int, ...] = (128, 128, 128)
     """Widths of the networks."""
+    processes: tuple[int, ...] = ()
+    """Numbers of environment processes beside one; by default one per core, and one more."""
     rounds: int = 3
     """Interleaved repetitions."""
     json: bool = False
@@ -119,7 +121,8 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     args = parse(BenchmarkArgs, sys.argv[1:] if argv is None else argv, "python -m benchmarks.evaluation")
     factory = factory_of(args.task)
     assert factory is not None  # a task is given
-    counts = sorted({1, min(os.cpu_count() or 1, args.episodes)})
+    cores = os.cpu_count() or 1
+    counts = sorted({1} | {min(count, args.episodes) for count in args.processes or (cores, cores + 1)})
     rows = measure(factory.function(), counts, args.hidden, args.episodes, args.rounds)
     print_json(rows) if args.json else _print(args, rows)
     return rows

@@ -64,6 +64,14 @@ def usable_cores() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
+def env_processes(cores: int) -> int:
+    """How many environment processes evaluate on so many cores, at most 8.
+
+    One more than there are cores: the policy runs between the steps of an environment, and meanwhile a core is free.
+    """
+    return min(cores + 1, 8) if cores > 1 else 1
+
+
 def share_cores(workers: int) -> list[list[int]]:
     """Divide the usable cores among workers. With more workers than cores, some share one."""
     cores = usable_cores()

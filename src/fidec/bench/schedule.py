@@ -27,7 +27,7 @@ from fidec.bench.jobs import Job
 from fidec.bench.suite import Scale
 from fidec.console import duration
 from fidec.errors import ConfigError, RunError
-from fidec.launch import launch, share_cores
+from fidec.launch import env_processes, launch, share_cores
 from fidec.store import files
 from fidec.store.lock import lock_open_file
 from fidec.train.loop import Signals, catch_signals
@@ -194,7 +194,7 @@ def start(
         words = command(jobs)
         given = {word.partition("=")[0].replace("_", "-") for word in words}
         if how == "starts" and "--eval-envs" not in given:
-            words += ["--eval-envs", str(min(len(cores), 8))]
+            words += ["--eval-envs", str(env_processes(len(cores)))]
         for job in jobs:
             watcher.job_started(job, how, first.log)
         for job in jobs[1:]:

@@ -154,7 +154,7 @@ class RunConfig:
     """Initial states of evaluations: the same at every evaluation of the run, so that differences are paired, or
     fresh ones at each, as if the environment were reset without a seed."""
     eval_envs: int = 0
-    """Environment processes for evaluation. 0 means one per core, at most 8."""
+    """Environment processes for evaluation. 0 means one more than there are cores, at most 8."""
     eval_background: bool | None = None
     """Train on while a copy of the policy is evaluated, at most one at a time. The results are the same. By default
     on if two cores can be used. Off with a callback, which may stop the run after an evaluation."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from pathlib import Path
 
 from fidec import algos, tasks
 from fidec.data.source import SOURCES, absolute_source
 from fidec.errors import ConfigError
+from fidec.launch import env_processes, usable_cores
 from fidec.train.config import OnlineConfig, RunConfig, resolve_options, with_protocol
 
 
@@ -20,7 +20,7 @@ def resolve(config: RunConfig) -> RunConfig:
         options = resolve_options(config.algo, config.preset, config.task, config.setting)
     name = (config.env_name or (config.data or "arrays").rpartition("/")[2]).replace(":", "-")
     out = config.out or Path("runs") / name / f"{config.algo}-{config.preset}" / seed_name(config.seed)
-    envs = config.eval_envs or min(os.cpu_count() or 1, 8)
+    envs = config.eval_envs or env_processes(len(usable_cores()))
     data = config.data or (tasks.source_of(config.task) if config.task else None)
     if config.data is None and data and data.partition(":")[0] not in SOURCES.names():
         data = None  # a family of environments without data
