@@ -101,10 +101,10 @@ def evaluate(
     By default in the run's environment. One that was given to `fit` as a function has to be given again. The means
     are under "refined", or under "policy" if the method refines no base policy, as bc. With `base` the behaviour flow
     is evaluated on the same episodes. `video` is the path of an mp4 of the first three episodes; if it cannot be
-    written, a warning says why. `choices` are `seed`, `envs` (processes), `candidates`, and `noise`, the factor of
-    the policy's random draws.
+    written, a warning says why. `choices` are `seed`, `envs` (processes), `candidates`, `noise`, the factor of
+    the policy's random draws, and `replan`, the steps that are played of a chunk of actions.
     """
-    known = {"seed", "envs", "candidates", "noise"}
+    known = {"seed", "envs", "candidates", "noise", "replan"}
     _check_names("evaluate", choices, known, {"env", "task", "episodes", "base", "video"})
     if video is not None:
         check_video(Path(video))

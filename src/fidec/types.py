@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Key
 
+from fidec.errors import ConfigError
+
 # A JAX or NumPy array: the same Batch carries data on the host and on the device.
 ArrayLike = Any
 PRNGKey = Key[Any, ""]  # a JAX array; `Any` because naming its type would import JAX
@@ -22,6 +24,9 @@ class Batch(NamedTuple):
     is the data's action at s'; at the end of a trajectory, where there is none, it repeats `actions`. `returns`,
     the discounted return from s on, is given to methods that ask for it (`Method.needs_returns`). `proposals` is what
     a frozen behaviour flow proposes at s' (`Algorithm.frozen`).
+
+    With windows of several steps (`fidec.data.windows`), an action is a chunk of h steps, side by side, and `masks`
+    includes the discount between the steps. `valid` (rows, h) is then 1 for steps inside the trajectory.
     """
 
     observations: ArrayLike
@@ -32,6 +37,20 @@ class Batch(NamedTuple):
     next_actions: ArrayLike
     returns: ArrayLike | None = None
     proposals: Any = None
+    valid: ArrayLike | None = None
+
+    @property
+    def action_weights(self) -> ArrayLike | None:
+        """(rows, d): 1 for the action components that the data has, else 0; None if it has all of them."""
+        return None if self.valid is None else self.valid.repeat(self.actions.shape[-1] // self.valid.shape[-1], -1)
+
+    @property
+    def value_weights(self) -> ArrayLike | None:
+        """(rows,): 1 for actions whose value can be learned, else 0; None if that is all of them.
+
+        What is done after the end of the task does not matter. After a trajectory that was cut, it is not known.
+        """
+        return None if self.valid is None else (self.valid[:, -1] + (self.masks == 0)).clip(0, 1)
 
 
 @dataclass(frozen=True)
@@ -42,6 +61,9 @@ class Spec:
     for; None means that the data was in [-1, 1] already. For images `observation_shape` is what a method gets,
     (height, width, channels) of `frame_stack` frames; the specification of a data set is that of single frames.
     With `observation_mean` and `observation_std` a method gets normalised observations (`Method.build`).
+
+    An action of a method is a chunk of `chunk` steps, side by side; `action_dim` is the dimension of the chunk. A
+    policy plays the first `replan` steps of a chunk before it chooses the next one.
     """
 
     observation_shape: tuple[int, ...]
@@ -52,6 +74,13 @@ class Spec:
     frame_stack: int = 1
     observation_mean: tuple[float, ...] | None = None
     observation_std: tuple[float, ...] | None = None
+    chunk: int = 1
+    replan: int = 1
+
+    @property
+    def step_dim(self) -> int:
+        """Dimensions of the action of one step."""
+        return self.action_dim // self.chunk
 
     @property
     def images(self) -> bool:
@@ -60,8 +89,8 @@ class Spec:
 
     @property
     def bounds(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """The lowest and the highest actions, in the units that the data came in."""
-        return self.action_low or (-1.0,) * self.action_dim, self.action_high or (1.0,) * self.action_dim
+        """The lowest and the highest actions of a step, in the units that the data came in."""
+        return self.action_low or (-1.0,) * self.step_dim, self.action_high or (1.0,) * self.step_dim
 
     def normalise(self, observations: ArrayLike) -> ArrayLike:
         """(o - mean) / std, or the observations as they are if the specification has no statistics."""
@@ -77,8 +106,19 @@ class Spec:
         *size, channels = self.observation_shape
         return replace(self, observation_shape=(*size, count * channels), frame_stack=count)
 
+    def chunked(self, chunk: int, replan: int | None = None) -> Spec:
+        """What a method sees of this data if the actions of `chunk` steps are chosen together."""
+        replan = replan or chunk
+        if not replan <= chunk:
+            raise ConfigError(f"replan must be at most chunk, {chunk}, not {replan}: there are no further actions")
+        return replace(self, action_dim=chunk * self.step_dim, chunk=chunk, replan=replan)
+
+    def steps_of(self, actions: np.ndarray) -> np.ndarray:
+        """Chunks (..., action_dim) as the actions of their steps, (..., chunk, step_dim)."""
+        return actions.reshape(*actions.shape[:-1], self.chunk, self.step_dim)
+
     def to_user_units(self, actions: np.ndarray) -> np.ndarray:
-        """Map actions from [-1, 1] to the units that the data came in."""
+        """Map actions of single steps from [-1, 1] to the units that the data came in."""
         if self.action_low is None or self.action_high is None:
             return actions
         low, high = np.asarray(self.action_low), np.asarray(self.action_high)

@@ -113,7 +113,7 @@ def slow_stack(dataset, row: int, count: int) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("count", [1, 3])
 def test_frames_are_stacked_within_their_trajectory(count):
     dataset = image_dataset()
-    batch = jitted(source_of(dataset, count), KEY, 200, Sampling(frame_stack=count))
+    batch = jitted(source_of(dataset, Sampling(frame_stack=count)), KEY, 200, Sampling(frame_stack=count))
     rows = np.asarray(batch.rewards).astype(int)
     assert set(rows) == set(range(dataset.size))  # all starts and all ends are among them
     for i, row in enumerate(rows):
@@ -129,7 +129,7 @@ def test_frames_are_stacked_within_their_trajectory(count):
 
 
 def test_augmentation_changes_images_and_nothing_else():
-    source = source_of(image_dataset(), 3)
+    source = source_of(image_dataset(), Sampling(frame_stack=3))
     plain = jitted(source, KEY, 32, Sampling(frame_stack=3))
     moved = jitted(source, KEY, 32, Sampling(frame_stack=3, augment=1.0))
     keep = {"observations": None, "next_observations": None}
@@ -146,7 +146,7 @@ def test_augmentation_changes_images_and_nothing_else():
 
 def test_images_of_two_data_sets(vectors):
     first, second = image_dataset(0), image_dataset(1, episodes=(3, 8))
-    mixture = Mixture(source_of(first, 2), source_of(second, 2))
+    mixture = Mixture(source_of(first, Sampling(2)), source_of(second, Sampling(2)))
     batch = jitted(mixture, KEY, 40, Sampling(frame_stack=2))
     for i, dataset in [(0, first), (19, first), (20, second), (39, second)]:
         seen, following = slow_stack(dataset, int(batch.rewards[i]), 2)
@@ -161,7 +161,7 @@ def test_images_of_two_data_sets(vectors):
 def test_a_replay_buffer_holds_stacks_and_the_frame_that_follows():
     """Filled with every row of a data set so, alone or after that data set, it gives what the data set gives."""
     dataset, settings = image_dataset(), Sampling(frame_stack=2, capacity=1000)
-    source, size = source_of(dataset, 2), dataset.size
+    source, size = source_of(dataset, Sampling(2)), dataset.size
     stacks = np.stack([slow_stack(dataset, row, 2)[0] for row in range(size)])
     buffer = replay.of(source.rows._replace(observations=stacks), size)
     assert_same(jitted(buffer, KEY, 64, settings), jitted(source, KEY, 64, settings))

@@ -16,7 +16,7 @@ import optax
 from fidec import nn
 from fidec.algos.common import backbone
 from fidec.algos.common.base import Algorithm, Method, State
-from fidec.ops import policies
+from fidec.ops import policies, values
 from fidec.types import Batch, Metrics, PRNGKey, Spec
 
 
@@ -37,8 +37,8 @@ def make(config: BCConfig, spec: Spec) -> Algorithm:
 
     def actor_loss(own, batch: Batch):
         mean = actor.apply(own, batch.observations)
-        likelihood = policies.normal_log_prob(batch.actions, mean, jnp.zeros_like(mean))
-        return -likelihood.mean(), {"mse": jnp.mean((batch.actions - mean) ** 2)}
+        likelihood = policies.normal_log_prob(batch.actions, mean, jnp.zeros_like(mean), batch.action_weights)
+        return -likelihood.mean(), {"mse": jnp.mean(values.weigh((batch.actions - mean) ** 2, batch.action_weights))}
 
     def validate(state: State, batch: Batch, key: PRNGKey) -> Metrics:
         loss, metrics = actor_loss(state.params["actor"], batch)

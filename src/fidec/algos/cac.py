@@ -114,19 +114,23 @@ def make(config: CACConfig, spec: Spec) -> Algorithm:
             next_actions = draw(state.target["actor"], batch.next_observations, next_key, draws)
             next_q = critic.apply(state.target["critic"], batch.next_observations, next_actions)
             next_v = next_q.max(axis=1).min(axis=0)  # the maximum over draws, then the minimum over critics
-            goal = values.td_target(batch.rewards, batch.masks, next_v, config.discount)
-            if config.q_norm:
-                # The sample deviation, as in the published code. One row has none.
-                rows = len(goal)
-                goal = goal / (goal.std() * (rows / max(rows - 1, 1)) ** 0.5 + 1e-6)
-            q = critic.apply(own, batch.observations, batch.actions)
-            return len(q) * values.td_loss(q, goal), {"q_data": q.mean(), "td_target": goal.mean()}
+            # The sample deviation, as in the published code. One row has none.
+            deviation = lambda goal: goal.std() * (len(goal) / max(len(goal) - 1, 1)) ** 0.5  # noqa: E731
+            normalise = lambda goal: goal / (deviation(goal) + 1e-6) if config.q_norm else goal  # noqa: E731
+            loss, metrics = backbone.critic_loss(critic, own, batch, next_v, config.discount, normalise)
+            return critic.ensemble * loss, metrics
 
         def actor_loss(own, params):
             online = function(own, batch.observations)
             average = function(state.target["actor"], batch.observations)
             consistent = consistency.loss(
-                online, average, batch.actions, number, consistency_key, config.scale_consistency
+                online,
+                average,
+                batch.actions,
+                number,
+                consistency_key,
+                config.scale_consistency,
+                batch.action_weights,
             )
             actions = draw(own, batch.observations, policy_key, 1)[0]
             q = critic.apply(params["critic"], batch.observations, actions)

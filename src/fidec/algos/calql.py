@@ -89,7 +89,6 @@ def make(config: CalQLConfig, spec: Spec) -> Algorithm:
             raise ConfigError("calql needs batch.returns: take dataset.batch(discount), or set calibrate to False")
         bound: Any = config.reward_scale * jnp.asarray(batch.returns) if config.calibrate else -jnp.inf
         target_key, uniform_key, next_key, now_key, actor_key = jax.random.split(key, 5)
-        rewards = config.reward_scale * batch.rewards
 
         def draw(params, observations, key):
             """n actions for each observation, (n, b, d), and their log-densities."""
@@ -108,20 +107,18 @@ def make(config: CalQLConfig, spec: Spec) -> Algorithm:
             q = critic.apply(own, batch.observations, batch.actions)
             all_q = jnp.concatenate([uniform_q, bounded], axis=1)
             log_densities = jnp.concatenate([uniform_log, next_log, now_log])
-            gap = values.conservative_gap(all_q, log_densities, q).mean()
+            gap = values.weigh(values.conservative_gap(all_q, log_densities, q), batch.value_weights).mean()
             return gap, {"q_random": uniform_q.mean(), "calibrated": jnp.mean(bounded > policy_q)}
 
         def critic_loss(own, params):
             next_actions, _ = draw(params, batch.next_observations, target_key)
             next_q = critic.apply(state.target["critic"], batch.next_observations, next_actions).min(axis=0)
-            goal = values.td_target(rewards, batch.masks, next_q.max(axis=0), config.discount)
-            q = critic.apply(own, batch.observations, batch.actions)
-            error = values.td_loss(q, goal)
+            scaled = batch._replace(rewards=config.reward_scale * batch.rewards)
+            error, td_info = backbone.critic_loss(critic, own, scaled, next_q.max(axis=0), config.discount)
             gap, info = conservative(own, params)
             weight = weight_of(params["multiplier"]) if learned else jnp.asarray(config.alpha, jnp.float32)
             info |= {"td_loss": error, "conservative_gap": gap, "conservative_weight": weight}
-            loss = len(q) * (error + weight * (gap - gap_goal))
-            return loss, info | {"q_data": q.mean(), "td_target": goal.mean()}
+            return critic.ensemble * (error + weight * (gap - gap_goal)), info | td_info
 
         def multiplier_loss(own, params):
             gap, _ = conservative(params["critic"], params)

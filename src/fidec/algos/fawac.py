@@ -20,7 +20,7 @@ import optax
 from fidec import nn
 from fidec.algos.common import backbone
 from fidec.algos.common.base import Algorithm, Method, State
-from fidec.ops import flow, policies
+from fidec.ops import flow, policies, values
 from fidec.types import Batch, Metrics, PRNGKey, Spec
 
 
@@ -60,14 +60,15 @@ def make(config: FAWACConfig, spec: Spec) -> Algorithm:
         def value_loss(own, params):
             q = critic.apply(state.target["critic"], batch.observations, batch.actions).mean(axis=0)
             v = value.apply(own, batch.observations)
-            return jnp.mean((v - q) ** 2), {"v": v.mean()}
+            return jnp.mean(values.weigh((v - q) ** 2, batch.value_weights)), {"v": v.mean()}
 
         def flow_loss(own, params):
             q = critic.apply(params["critic"], batch.observations, batch.actions).mean(axis=0)
             advantage = q - value.apply(params["value"], batch.observations)
             weight = policies.advantage_weights(advantage, config.alpha, config.weight_limit)
+            weight = values.weigh(weight, batch.value_weights)
             velocity = policy.velocity(own, batch.observations)
-            errors = flow.matching_errors(velocity, batch.actions, flow_key)
+            errors = flow.matching_errors(velocity, batch.actions, flow_key, batch.action_weights)
             return jnp.mean(weight * errors), {"advantage": advantage.mean(), "weight": weight.mean()}
 
         losses = {"critic": critic_loss, "value": value_loss, "flow": flow_loss}

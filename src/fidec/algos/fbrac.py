@@ -54,7 +54,7 @@ def make(config: FBRACConfig, spec: Spec) -> Algorithm:
             return backbone.policy_critic_loss(critic, own, state.target["critic"], batch, next_actions, config)
 
         def flow_loss(own, params):
-            matching = policy.loss(own, batch.observations, batch.actions, flow_key)
+            matching = policy.loss(own, batch, flow_key)
             actions = policy.sample(own, batch.observations, jax.random.normal(noise_key, batch.actions.shape))
             q = critic.apply(params["critic"], batch.observations, actions).mean(axis=0)
             scale = values.value_scale(q) if config.normalize_q else 1.0

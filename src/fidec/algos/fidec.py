@@ -146,7 +146,7 @@ def make_constrained(
     residual: Any = nn.ResidualMap(config.hidden, spec.action_dim, encoder)
     behaviour = backbone.FlowPolicy(config.hidden, spec, config.flow_steps)
     adam = optax.adam(config.learning_rate)
-    budget = constraint.limit(config.budget)
+    budget, chunk_factor = constraint.limit(config.budget), constraint.steps(spec.chunk)
     log_dual, calibrated = config.dual == "log", constraint.t_eps == "auto"
 
     def init(key: PRNGKey) -> State:
@@ -185,7 +185,7 @@ def make_constrained(
         t_eps = calibrate(state, velocity, data, calibrate_key) if calibrated else None
 
         def flow_loss(own, params):
-            return behaviour.loss(own, batch.observations, batch.actions, flow_key), {}
+            return behaviour.loss(own, batch, flow_key), {}
 
         observations = batch.next_observations if following else batch.observations
         constrained = Constrained(observations, base, {"anchors": anchors}, t_eps, penalty_key)
@@ -227,7 +227,8 @@ def make_constrained(
             q = critic.apply(params["critic"], at.observations, actions).mean(axis=0)
             q_scale = values.value_scale(q) if config.normalize_q else 1.0
             model = behaviour_at(params, at.observations, at.known, at.t_eps)
-            penalty = constraint.mean(constraint.penalty(Move(field, at.base, displacement), model, at.key))
+            costs = constraint.penalty(Move(field, at.base, displacement), model, at.key)
+            penalty = chunk_factor * constraint.mean(costs)
             multiplier = jnp.exp(params["multiplier"]) if log_dual else params["multiplier"]
             multiplier = jax.lax.stop_gradient(multiplier)
             metrics = {"q_policy": q.mean(), "penalty": penalty, "multiplier": multiplier}
@@ -268,7 +269,10 @@ def make_constrained(
         field = partial(residual.apply, state.params["residual"], observations)
         model = partial(behaviour_at, state.params, observations, t_eps=state.params.get("t_eps"))
         at = lambda base: model({"anchors": base})  # noqa: E731
-        cost = lambda base, key: constraint.penalty(Move(field, base, field(base)), at(base), key)  # noqa: E731
+
+        def cost(base, key):
+            return chunk_factor * constraint.penalty(Move(field, base, field(base)), at(base), key)
+
         return Transport(at(None).velocity, at(None).sample, field, cost, budget, constraint.unit)
 
     act_with_base = refined.act_by(critic, behaviour, spec, move)

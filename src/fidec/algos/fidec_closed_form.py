@@ -63,6 +63,8 @@ def make(config: ClosedFormConfig, spec: Spec) -> Algorithm:
     critic: Any = nn.Critic(config.hidden, encoder=backbone.encoder(spec))
     behaviour = backbone.FlowPolicy(config.hidden, spec, config.flow_steps)
     constraint: Quadratic = config.build_constraint()
+    chunk_factor = constraint.steps(spec.chunk)
+    budget = config.budget / chunk_factor  # of `Quadratic.form`
     clipping = () if config.grad_clip is None else (optax.clip_by_global_norm(config.grad_clip),)
     adam = optax.chain(*clipping, optax.adam(config.learning_rate))
 
@@ -74,7 +76,7 @@ def make(config: ClosedFormConfig, spec: Spec) -> Algorithm:
     def displace(params, observations, base, key):
         total_q = lambda a: critic.apply(params["critic"], observations, a).mean(axis=0).sum()  # noqa: E731
         scores = partial(scores_of, params, observations)
-        return walk(jax.grad(total_q), scores, base, key, config.budget, constraint, config.refine_steps)
+        return walk(jax.grad(total_q), scores, base, key, budget, constraint, config.refine_steps)
 
     def init(key: PRNGKey) -> State:
         networks = {"critic": (critic, "sa"), "flow": (behaviour.network, "sat")}
@@ -86,7 +88,7 @@ def make(config: ClosedFormConfig, spec: Spec) -> Algorithm:
         next_base = behaviour.sample(state.params["flow"], batch.next_observations, noise)
 
         def flow_loss(own, params):
-            return behaviour.loss(own, batch.observations, batch.actions, flow_key), {}
+            return behaviour.loss(own, batch, flow_key), {}
 
         return descend(state, batch, next_base, score_key, {"flow": flow_loss})
 
@@ -116,7 +118,11 @@ def make(config: ClosedFormConfig, spec: Spec) -> Algorithm:
     def transport(state: State, observations) -> Transport:
         # One key for all calls, so that the displacement is a function of the action.
         field = lambda a: displace(state.params, observations, a, jax.random.key(0))  # noqa: E731
-        cost = lambda a, key: constraint.form(field(a), scores_of(state.params, observations, a, key))  # noqa: E731
+
+        def cost(actions, key):
+            scores = scores_of(state.params, observations, actions, key)
+            return chunk_factor * constraint.form(field(actions), scores)
+
         velocity = behaviour.velocity(state.params["flow"], observations)
         sample = partial(behaviour.sample, state.params["flow"], observations)
         return Transport(velocity, sample, field, cost, config.budget, constraint.unit)

@@ -49,7 +49,7 @@ def make(config: FlowBCConfig, spec: Spec) -> Algorithm:
 
     def update(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
         def flow_loss(own, params):
-            return flow.loss(own, batch.observations, batch.actions, key), {}
+            return flow.loss(own, batch, key), {}
 
         after, metrics = backbone.gradient_step(state, {"flow": flow_loss}, adam)
         # A shorter average at the beginning, so that the random initial weights are soon forgotten.
@@ -59,7 +59,7 @@ def make(config: FlowBCConfig, spec: Spec) -> Algorithm:
         return backbone.advance(state, after, 0.0), metrics
 
     def validate(state: State, batch: Batch, key: PRNGKey) -> Metrics:
-        return {"flow_loss": flow.loss(averaged(state), batch.observations, batch.actions, key)}
+        return {"flow_loss": flow.loss(averaged(state), batch, key)}
 
     def averaged(state: State):
         return state.params.get("average", state.params["flow"])  # a policy has the average as its flow

@@ -55,7 +55,7 @@ def make(config: FQLConfig, spec: Spec) -> Algorithm:
         noise = jax.random.normal(noise_key, batch.actions.shape)
 
         def flow_loss(own, params):
-            return teacher.loss(own, batch.observations, batch.actions, flow_key), {}
+            return teacher.loss(own, batch, flow_key), {}
 
         def taught(params):
             return teacher.sample(params["flow"], batch.observations, noise)

@@ -92,7 +92,7 @@ class DiffusionPolicy:
 
         def loss(own, params):
             predictor = self.predictor(own, batch.observations, dropout_key)
-            return diffusion.loss(self.schedule, predictor, batch.actions, noise_key), {}
+            return diffusion.loss(self.schedule, predictor, batch.actions, noise_key, batch.action_weights), {}
 
         return loss
 

@@ -50,7 +50,7 @@ def make(config: IFQLConfig, spec: Spec) -> Algorithm:
 
     def update(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
         def flow_loss(own, params):
-            return behaviour.loss(own, batch.observations, batch.actions, key), {}
+            return behaviour.loss(own, batch, key), {}
 
         losses = value_losses(config, critic, value, state.target["critic"], batch) | {"flow": flow_loss}
         return backbone.descend(state, losses, adam, config.target_rate, frozen=backbone.frozen_modules(config))

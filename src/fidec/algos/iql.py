@@ -58,13 +58,12 @@ def value_losses(config: ExpectileConfig, critic: Any, value: Any, target: Any, 
     def value_loss(own, params):
         q = critic.apply(target, batch.observations, batch.actions).min(axis=0)
         v = value.apply(own, batch.observations)
-        return values.expectile_loss(q - v, config.expectile), {"v": v.mean()}
+        return values.expectile_loss(q - v, config.expectile, batch.value_weights), {"v": v.mean()}
 
     def critic_loss(own, params):
         next_v = value.apply(params["value"], batch.next_observations)
-        goal = values.td_target(batch.rewards, batch.masks, next_v, config.discount)
-        q = critic.apply(own, batch.observations, batch.actions)
-        return len(q) * values.td_loss(q, goal), {"q_data": q.mean(), "td_target": goal.mean()}
+        loss, metrics = backbone.critic_loss(critic, own, batch, next_v, config.discount)
+        return critic.ensemble * loss, metrics
 
     return {"value": value_loss, "critic": critic_loss}
 
@@ -84,9 +83,9 @@ def make(config: IQLConfig, spec: Spec) -> Algorithm:
         def actor_loss(own, params):
             q = critic.apply(params["critic"], batch.observations, batch.actions).min(axis=0)
             advantage = q - value.apply(params["value"], batch.observations)
-            weight = policies.advantage_weights(advantage, config.alpha)
+            weight = values.weigh(policies.advantage_weights(advantage, config.alpha), batch.value_weights)
             mean = actor.apply(own, batch.observations)
-            likelihood = policies.normal_log_prob(batch.actions, mean, jnp.zeros_like(mean))
+            likelihood = policies.normal_log_prob(batch.actions, mean, jnp.zeros_like(mean), batch.action_weights)
             return -jnp.mean(weight * likelihood), {"advantage": advantage.mean(), "weight": weight.mean()}
 
         losses = value_losses(config, critic, value, state.target["critic"], batch) | {"actor": actor_loss}

@@ -76,14 +76,12 @@ def make(config: ReBRACConfig, spec: Spec) -> Algorithm:
             next_q = critic.apply(state.target["critic"], batch.next_observations, next_actions).min(axis=0)
             distance = jnp.sum((next_actions - batch.next_actions) ** 2, axis=-1)
             next_v = next_q - config.critic_penalty * distance
-            goal = values.td_target(batch.rewards, batch.masks, next_v, config.discount)
-            q = critic.apply(own, batch.observations, batch.actions)
-            return values.td_loss(q, goal), {"q_data": q.mean(), "td_target": goal.mean()}
+            return backbone.critic_loss(critic, own, batch, next_v, config.discount)
 
         def actor_loss(own, params):
             actions = jnp.tanh(actor.apply(own, batch.observations))
             q = critic.apply(params["critic"], batch.observations, actions).min(axis=0)
-            distance = jnp.mean(jnp.sum((actions - batch.actions) ** 2, axis=-1))
+            distance = jnp.mean(jnp.sum(values.weigh((actions - batch.actions) ** 2, batch.action_weights), axis=-1))
             loss = config.actor_penalty * distance - values.value_scale(q) * q.mean()
             return loss, {"q_policy": q.mean(), "distance": distance}
 

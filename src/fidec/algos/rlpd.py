@@ -116,9 +116,7 @@ def make(config: RLPDConfig, spec: Spec) -> Algorithm:
             next_v = values.aggregate(next_q, config.q_aggregate)
             if config.backup_entropy:
                 next_v -= jnp.exp(params["temperature"]) * log_probs
-            goal = values.td_target(batch.rewards, batch.masks, next_v, config.discount)
-            q = critic.apply(own, batch.observations, batch.actions)
-            return values.td_loss(q, goal), {"q_data": q.mean(), "td_target": goal.mean()}
+            return backbone.critic_loss(critic, own, batch, next_v, config.discount)
 
         losses = {"critic": critic_loss} | soft_losses(
             actor,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fidec.data import OfflineDataset
+from fidec.data.windows import last_rows, steps_from
 
 NEIGHBOURS = 32
 POOL = 50_000  # rows among which neighbours are searched
@@ -47,15 +48,20 @@ def closest(actions: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def distances(
-    dataset: OfflineDataset, rows: np.ndarray, base: np.ndarray, refined: np.ndarray, seed: int
+    dataset: OfflineDataset, rows: np.ndarray, base: np.ndarray, refined: np.ndarray, seed: int, chunk: int = 1
 ) -> dict[str, np.ndarray]:
     """Distance to the closest data action of the nearest states, for base, refined (n, k, d) and logged actions.
 
-    All are clipped to the bounds first, as the policy clips them.
+    All are clipped to the bounds first, as the policy clips them. Actions may be chunks of several steps.
     """
-    others = dataset.actions[nearest_states(dataset, rows, np.random.default_rng([seed, 1]))]
+
+    def actions_at(rows: np.ndarray) -> np.ndarray:
+        steps, _ = steps_from(rows.ravel(), last_rows(dataset.episodes)[rows.ravel()], chunk, np)
+        return dataset.actions[steps].reshape(*rows.shape, -1)
+
+    others = actions_at(nearest_states(dataset, rows, np.random.default_rng([seed, 1])))
     return {
-        "data": closest(dataset.actions[rows][:, None], others)[:, 0],
+        "data": closest(actions_at(rows)[:, None], others)[:, 0],
         "base": closest(np.clip(base, -1.0, 1.0), others),
         "refined": closest(np.clip(refined, -1.0, 1.0), others),
     }

@@ -54,7 +54,8 @@ def audit(
         near = "the data has one row"
     else:
         moved = measured.moved
-        near = distances(dataset, rows, moved.actions, moved.actions + moved.displacement, seed)
+        moves = (moved.actions, moved.actions + moved.displacement)
+        near = distances(dataset, rows, *moves, seed, policy.spec.chunk)
     return {
         "algo": policy.algo,
         "step": policy.info.get("step"),
@@ -72,7 +73,7 @@ def check(policy: Policy, dataset: OfflineDataset) -> None:
             f"this is a policy of {policy.algo}, which has no residual map to audit; "
             "methods with a residual map are fidec and deflow"
         )
-    ours, theirs = policy.spec, dataset.spec.stacked(policy.spec.frame_stack)
+    ours, theirs = policy.spec, dataset.spec.stacked(policy.spec.frame_stack).chunked(policy.spec.chunk)
     for field in ("observation_shape", "observation_dtype", "action_dim", "bounds"):
         if getattr(ours, field) != getattr(theirs, field):
             raise ConfigError(

@@ -31,6 +31,9 @@ class EvalArgs:
     """Actions drawn for each observation, of which the critic picks the best; by default the run's number."""
     noise: float = 1.0
     """Factor of the policy's random draws: 1 acts as published, 0 without noise."""
+    replan: int | None = None
+    """For policies that choose chunks of actions: steps that are played before the next chunk is chosen. By default
+    as in training."""
     seed: int | None = None
     """Seed of the episodes. By default the run's, with the episodes of its last evaluation (--eval-seeds)."""
     envs: int = 0
@@ -50,8 +53,8 @@ def main(argv: list[str]) -> int:
     from fidec.train.assess import Assessment
 
     args = parse(EvalArgs, argv, "fidec eval")
-    if args.episodes < 1 or args.envs < 0 or (args.candidates is not None and args.candidates < 1):
-        raise ConfigError("--episodes and --candidates must be at least 1, --envs not negative")
+    if args.episodes < 1 or args.envs < 0 or min(args.candidates or 1, 1 if args.replan is None else args.replan) < 1:
+        raise ConfigError("--episodes, --candidates and --replan must be at least 1, --envs not negative")
     if args.seed is not None and not 0 <= args.seed < 2**32:
         raise ConfigError(f"--seed must lie in [0, 2^32), not {args.seed}")
     if args.video is not None:
@@ -65,6 +68,7 @@ def main(argv: list[str]) -> int:
         envs=args.envs,
         candidates=args.candidates,
         noise=args.noise,
+        replan=args.replan,
     )
     result = assessment.evaluate(args.episodes, base=args.base)
     if not args.json:

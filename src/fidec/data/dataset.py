@@ -145,7 +145,7 @@ class OfflineDataset:
         """All transitions as one `fidec.types.Batch` (no copy), with returns if a discount is given."""
         from fidec.types import Batch
 
-        columns = {key: getattr(self, key) for key in Batch._fields if key not in ("returns", "proposals")}
+        columns = {key: getattr(self, key) for key in Batch._fields if key not in Batch._field_defaults}
         return Batch(**columns, returns=None if discount is None else self.returns(discount))
 
     def returns(self, discount: float) -> np.ndarray:

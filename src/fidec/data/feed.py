@@ -28,6 +28,7 @@ from fidec.data.sampling import (
     Source,
     drawn,
     finish,
+    gather,
     host_source,
     parts,
     row_numbers,
@@ -90,10 +91,10 @@ class HostFeed:
     """Chunks gathered on the host, from one source or from the two of a mixture, in that order."""
 
     def __init__(self, sources: Sequence[Source], seed: int, batch_size: int, sampling: Sampling):
-        self._sources, self._stack = sources, sampling.frame_stack
+        self._sources, self._sampling = sources, sampling
         if len(sources) == 2:
             check_columns(sources[0].rows, sources[1].rows, ("the data", "the buffer"))
-        row = _take(sources[0], np.zeros(1, np.int32), self._stack)
+        row = _take(sources[0], np.zeros(1, np.int32), sampling)
         shapes = jax.tree.map(lambda column: jax.ShapeDtypeStruct((batch_size, *column.shape[1:]), column.dtype), row)
         self.steps, self.example = _layout(shapes)
         counts = (batch_size,) if len(sources) == 1 else parts(batch_size, sampling.fraction)
@@ -124,7 +125,7 @@ class HostFeed:
     def _chunk(self, first: int) -> Chunk:
         with jax.default_device(host_device()):
             numbers = [np.asarray(each) for each in self._numbers(self._key, np.int32(first))]
-        rows = [_take(source, each, self._stack) for source, each in zip(self._sources, numbers, strict=True)]
+        rows = [_take(source, each, self._sampling) for source, each in zip(self._sources, numbers, strict=True)]
         if len(rows) == 2:
             rows = [jax.tree.map(lambda *columns: np.concatenate(columns, axis=1), *rows)]
         return Chunk(jax.device_put(rows[0]), np.int32(first))
@@ -150,7 +151,7 @@ class Data(NamedTuple):
 
         The default limit is half of the free memory. A `discount` adds returns.
         """
-        sources = [host_source(dataset, sampling.frame_stack, discount) for dataset in datasets]
+        sources = [host_source(dataset, sampling, discount) for dataset in datasets]
         size = sum(dataset.nbytes for dataset in datasets) + sum(array.nbytes for array in jax.tree.leaves(beside))
         on_device = size <= (free_memory() / 2 if limit is None else limit)
         return cls([jax.tree.map(jnp.asarray, source) for source in sources] if on_device else sources, on_device)
@@ -173,7 +174,7 @@ def batch_of(chunk: Chunk, step: Any, key: PRNGKey, sampling: Sampling) -> Batch
 
 def rows_at(source: Source, numbers: np.ndarray, sampling: Sampling) -> Batch:
     """These rows of a source on the host, as a batch has them but for random shifts."""
-    rows = jax.tree.map(jnp.asarray, _take(source, numbers, sampling.frame_stack))
+    rows = jax.tree.map(jnp.asarray, _take(source, numbers, sampling))
     return finish(rows, rng.stream(0, "batch"), replace(sampling, augment=0.0))
 
 
@@ -206,15 +207,7 @@ def _step_keys(key: PRNGKey, first: Any, steps: int) -> jax.Array:
     return jax.vmap(partial(rng.at, key))(first + jnp.arange(steps, dtype=jnp.int32))
 
 
-def _take(source: Source, numbers: np.ndarray, frame_stack: int) -> Batch:
+def _take(source: Source, numbers: np.ndarray, sampling: Sampling) -> Batch:
     """Gather rows on the host, for row numbers of any shape, as `sampling.drawn` does on the device."""
-    flat, frames = numbers.ravel(), source.rows.observations
-    rows = jax.tree.map(lambda column: column[flat], source.rows._replace(observations=None))
-    if frame_stack > 1:
-        assert source.starts is not None
-        first = source.starts[flat]
-        seen = np.concatenate([frames[np.maximum(flat - i, first)] for i in reversed(range(frame_stack))], axis=-1)
-    else:
-        seen = frames[flat]
-    rows = rows._replace(observations=seen)
+    rows = gather(source, numbers.ravel(), sampling, np)
     return jax.tree.map(lambda column: column.reshape(*numbers.shape, *column.shape[1:]), rows)

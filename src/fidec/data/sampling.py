@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from fidec import rng
 from fidec.data import replay
 from fidec.data.dataset import OfflineDataset
 from fidec.data.replay import Replay
+from fidec.data.windows import SINGLE, Window, last_rows, sum_rewards, take_window
 from fidec.errors import ConfigError
 from fidec.ops import images
 from fidec.types import ArrayLike, Batch, PRNGKey, Spec
@@ -28,10 +29,11 @@ _SECOND, _SHIFT = zlib.crc32(b"second"), zlib.crc32(b"shift")
 
 
 class Source(NamedTuple):
-    """Transitions of whole trajectories in time order; `starts[t]` is the first row of the trajectory of row t."""
+    """Transitions of whole trajectories in time order; row t's trajectory is starts[t], ..., ends[t]."""
 
     rows: Batch
     starts: ArrayLike | None = None  # only needed to stack frames
+    ends: ArrayLike | None = None  # only needed for windows, whose rewards and masks `rows` then has
 
 
 class Mixture(NamedTuple):
@@ -67,28 +69,36 @@ class Sampling:
     """Share of the second source in a mixture."""
     capacity: int = 0
     """Slots of the ring of joined sources."""
+    window: Window = SINGLE
+    """Steps of a transition."""
 
     @classmethod
-    def of(cls, spec: Spec, frame_stack: int, augment: float, fraction: float) -> Sampling:
+    def of(cls, spec: Spec, frame_stack: int, augment: float, fraction: float, window: Window = SINGLE) -> Sampling:
         """For data of this specification: vectors are neither stacked nor shifted."""
-        return cls(frame_stack, augment, fraction) if spec.images else cls(fraction=fraction)
+        if not spec.images:
+            return cls(fraction=fraction, window=window)
+        return cls(frame_stack, augment, fraction, window=window)
 
 
 PLAIN = Sampling()  # rows as they are stored
 
 
-def source_of(dataset: OfflineDataset, frame_stack: int = 1, discount: float | None = None) -> Source:
+def source_of(dataset: OfflineDataset, settings: Sampling = PLAIN, discount: float | None = None) -> Source:
     """A data set on the device, with returns if a discount is given."""
-    return jax.tree.map(jnp.asarray, host_source(dataset, frame_stack, discount))
+    return jax.tree.map(jnp.asarray, host_source(dataset, settings, discount))
 
 
-def host_source(dataset: OfflineDataset, frame_stack: int = 1, discount: float | None = None) -> Source:
+def host_source(dataset: OfflineDataset, settings: Sampling = PLAIN, discount: float | None = None) -> Source:
     """A data set on the host, in memory or mapped from its file (see `fidec.data.feed`)."""
-    rows = dataset.batch(discount)
-    if frame_stack == 1:
-        return Source(rows)
-    first, stop = dataset.episodes.T
-    return Source(rows, np.repeat(first, stop - first).astype(np.int32))
+    source = Source(dataset.batch(discount))
+    if settings.frame_stack > 1:
+        first, stop = dataset.episodes.T
+        source = source._replace(starts=np.repeat(first, stop - first).astype(np.int32))
+    if not settings.window.single:
+        ends = last_rows(dataset.episodes)
+        rewards, masks = sum_rewards(settings.window, dataset.rewards, dataset.masks, ends)
+        source = source._replace(rows=source.rows._replace(rewards=rewards, masks=masks), ends=ends)
+    return source
 
 
 def parts(count: int, fraction: float, name: str = "buffer_fraction") -> tuple[int, int]:
@@ -118,17 +128,17 @@ def drawn(source: Drawable, key: PRNGKey, count: int, settings: Sampling) -> Bat
     """Gather the rows of a batch; `finish` makes the batch from them."""
     if isinstance(source, Mixture):
         shares = zip(source, source_keys(key), parts(count, settings.fraction), strict=True)
-        first, second = (_rows(each, its_key, share, settings.frame_stack) for each, its_key, share in shares)
+        first, second = (_rows(each, its_key, share, settings) for each, its_key, share in shares)
         replay.check_columns(first, second, ("the offline source of a mixture", "the second"))
         return jax.tree.map(lambda *each: jnp.concatenate(each), first, second)
     if isinstance(source, Joined):
         return _joined(source, key, count, settings)
-    return _rows(source, key, count, settings.frame_stack)
+    return _rows(source, key, count, settings)
 
 
 def finish(batch: Batch, key: PRNGKey, settings: Sampling) -> Batch:
     """Complete drawn rows on the device: stack the next frame, and shift images at random."""
-    if settings.frame_stack > 1:
+    if settings.frame_stack > 1 and settings.window.single:
         following = images.push(batch.observations, batch.next_observations)
         batch = batch._replace(next_observations=following)
     if settings.augment == 0:
@@ -138,11 +148,10 @@ def finish(batch: Batch, key: PRNGKey, settings: Sampling) -> Batch:
     return batch._replace(observations=seen, next_observations=following)
 
 
-def _rows(source: Source | Batch | Replay, key: PRNGKey, count: int, frame_stack: int) -> Batch:
-    """Drawn rows: observations are stacked, next observations are single frames, as in a `Replay`."""
+def _rows(source: Source | Batch | Replay, key: PRNGKey, count: int, settings: Sampling) -> Batch:
     if isinstance(source, Replay):
         return replay.sample(source, key, count)
-    return _gather(source, row_numbers(key, count, _size(source)), frame_stack)
+    return gather(source, row_numbers(key, count, _size(source)), settings)
 
 
 def _joined(source: Joined, key: PRNGKey, count: int, settings: Sampling) -> Batch:
@@ -153,7 +162,7 @@ def _joined(source: Joined, key: PRNGKey, count: int, settings: Sampling) -> Bat
     slots = jax.random.randint(key, (count,), 0, jnp.minimum(size + filled, settings.capacity))
     places = (slots - size) % settings.capacity
     fresh = places < filled
-    old = _gather(source.offline, jnp.where(fresh, 0, slots), settings.frame_stack)
+    old = gather(source.offline, jnp.where(fresh, 0, slots), settings)
     new = jax.tree.map(lambda column: column[jnp.where(fresh, places, 0)], source.online.rows)
     replay.check_columns(old, new, ("the offline source", "the replay buffer"))
     return jax.tree.map(lambda a, b: jnp.where(fresh.reshape(-1, *[1] * (a.ndim - 1)), b, a), old, new)
@@ -163,11 +172,29 @@ def _size(source: Source | Batch) -> int:
     return (source if isinstance(source, Batch) else source.rows).rewards.shape[0]
 
 
-def _gather(source: Source | Batch, rows: Int[Array, "count"], frame_stack: int) -> Batch:
-    data, starts = (source, None) if isinstance(source, Batch) else source
-    if frame_stack == 1:
-        return jax.tree.map(lambda array: array[rows], data)
-    if starts is None:
+def gather(source: Source | Batch, rows: Any, settings: Sampling, xp: Any = jnp) -> Batch:
+    """These rows, as a `Replay` stores them. `xp` is jax.numpy, or numpy for a source on the host.
+
+    Observations are stacked. Next observations are single frames, which `finish` stacks, unless the transitions are
+    windows: then they are stacked here.
+    """
+    data, starts, ends = (source, None, None) if isinstance(source, Batch) else source
+    count, window = settings.frame_stack, settings.window
+    if count > 1 and starts is None:
         raise ConfigError("frames cannot be stacked without the starts of trajectories: use sampling.source_of")
-    batch = jax.tree.map(lambda array: array[rows], data._replace(observations=None))
-    return batch._replace(observations=images.stack(data.observations, rows, starts, frame_stack))
+
+    def observed(rows: Any) -> Any:
+        return data.observations[rows] if count == 1 else images.stack(data.observations, rows, starts, count, xp)
+
+    if window.single:
+        batch = jax.tree.map(lambda column: column[rows], data._replace(observations=None))
+        return batch._replace(observations=observed(rows))
+    if ends is None:
+        raise ConfigError("windows need the ends of trajectories: use sampling.source_of")
+    last = xp.minimum(rows + (window.n_step - 1), ends[rows])
+    following = data.next_observations[last]
+    return take_window(data, rows, ends[rows], window, xp)._replace(
+        observations=observed(rows),
+        next_observations=following if count == 1 else images.push(observed(last), following, xp),
+        proposals=jax.tree.map(lambda column: column[rows], data.proposals),
+    )

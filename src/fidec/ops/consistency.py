@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from fidec.ops.values import weigh
 from fidec.types import PRNGKey
 
 SIGMA_MIN, SIGMA_MAX = 0.002, 80.0
@@ -68,19 +69,20 @@ def loss(
     number: Array | int,
     key: PRNGKey,
     scaled: bool = True,
+    weights: Float[Array, "b d"] | None = None,
 ) -> Float[Array, ""]:
     """E w (f(a + sigma_{i+1} z, sigma_{i+1}) - fbar(a + sigma_i z, sigma_i))^2, a mean over batch and dimensions.
 
     `online` and `average` are consistency functions; the second has averaged parameters and no gradient.
     i ~ U{0, ..., number - 2} and z are drawn for each action. `scaled` weights by w = 100 / (sigma_{i+1} - sigma_i),
-    otherwise w = 1.
+    otherwise w = 1. `weights` are factors of the errors.
     """
     level_key, noise_key = jax.random.split(key)
     i = jax.random.randint(level_key, (*actions.shape[:-1], 1), 0, number - 1)
     noise = jax.random.normal(noise_key, actions.shape)
     low, high = level(i, number), level(i + 1, number)
     target = jax.lax.stop_gradient(average(actions + low * noise, low))
-    errors = (online(actions + high * noise, high) - target) ** 2
+    errors = weigh((online(actions + high * noise, high) - target) ** 2, weights)
     return jnp.mean(errors * 100.0 / (high - low) if scaled else errors)
 
 

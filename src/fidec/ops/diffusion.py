@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from fidec.ops.values import weigh
 from fidec.types import PRNGKey
 
 Vector = Float[Array, "*batch d"]
@@ -70,10 +71,16 @@ def draw(
     return add_noise(schedule, data, noise, k), noise, k
 
 
-def loss(schedule: Schedule, predictor: Predictor, data: Float[Array, "b d"], key: PRNGKey) -> Float[Array, ""]:
-    """The mean over the batch of |eps(x_k, k) - z|^2, a sum over dimensions."""
+def loss(
+    schedule: Schedule,
+    predictor: Predictor,
+    data: Float[Array, "b d"],
+    key: PRNGKey,
+    weights: Float[Array, "b d"] | None = None,
+) -> Float[Array, ""]:
+    """The mean over the batch of w (eps(x_k, k) - z)^2, a sum over dimensions."""
     x, noise, k = draw(schedule, data, key)
-    return jnp.mean(jnp.sum((predictor(x, k.astype(x.dtype)) - noise) ** 2, axis=-1))
+    return jnp.mean(jnp.sum(weigh((predictor(x, k.astype(x.dtype)) - noise) ** 2, weights), axis=-1))
 
 
 def sample(

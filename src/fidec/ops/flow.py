@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from fidec.ops.values import weigh
 from fidec.types import PRNGKey
 
 Vector = Float[Array, "*#batch d"]  # leading axes are broadcast
@@ -51,14 +52,18 @@ def times(x: Array, t: Array | float) -> Array:
     return jnp.zeros_like(x[..., :1]) + t
 
 
-def matching_loss(velocity: Velocity, actions: Float[Array, "b d"], key: PRNGKey) -> Float[Array, ""]:
-    """Flow matching: the mean over batch and dimensions of (v(x_t, t) - (a - z))^2, t ~ U[0, 1]."""
-    return jnp.mean(_matching_residual(velocity, actions, key) ** 2)
+def matching_loss(
+    velocity: Velocity, actions: Float[Array, "b d"], key: PRNGKey, weights: Float[Array, "b d"] | None = None
+) -> Float[Array, ""]:
+    """Flow matching: the mean over batch and dimensions of w (v(x_t, t) - (a - z))^2, t ~ U[0, 1]."""
+    return jnp.mean(weigh(_matching_residual(velocity, actions, key) ** 2, weights))
 
 
-def matching_errors(velocity: Velocity, actions: Float[Array, "b d"], key: PRNGKey) -> Float[Array, " b"]:
+def matching_errors(
+    velocity: Velocity, actions: Float[Array, "b d"], key: PRNGKey, weights: Float[Array, "b d"] | None = None
+) -> Float[Array, " b"]:
     """The flow-matching error of each action, a mean over its dimensions, for weighted losses."""
-    return jnp.mean(_matching_residual(velocity, actions, key) ** 2, axis=-1)
+    return jnp.mean(weigh(_matching_residual(velocity, actions, key) ** 2, weights), axis=-1)
 
 
 def _matching_residual(velocity: Velocity, actions: Float[Array, "b d"], key: PRNGKey) -> Float[Array, "b d"]:

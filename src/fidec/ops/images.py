@@ -5,6 +5,8 @@ An image is (height, width, channels). Frames are stacked along the channels, th
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Int, Shaped
@@ -15,18 +17,25 @@ PADDING = 3  # pixels on each side; the largest shift
 
 
 def stack(
-    frames: Shaped[ArrayLike, "n h w c"], rows: Int[ArrayLike, "b"], starts: Int[ArrayLike, "n"], count: int
+    frames: Shaped[ArrayLike, "n h w c"],
+    rows: Int[ArrayLike, "b"],
+    starts: Int[ArrayLike, "n"],
+    count: int,
+    xp: Any = jnp,
 ) -> Shaped[ArrayLike, "b h w m"]:
-    """[o_{t-count+1}, ..., o_t] for each row t; row `starts[t]`, the trajectory's first, is repeated."""
+    """[o_{t-count+1}, ..., o_t] for each row t; row `starts[t]`, the trajectory's first, is repeated.
+
+    `xp` is jax.numpy, or numpy for frames on the host.
+    """
     first = starts[rows]
-    return jnp.concatenate([frames[jnp.maximum(rows - i, first)] for i in reversed(range(count))], axis=-1)
+    return xp.concatenate([frames[xp.maximum(rows - i, first)] for i in reversed(range(count))], axis=-1)
 
 
 def push(
-    stacked: Shaped[ArrayLike, "*b h w m"], frame: Shaped[ArrayLike, "*b h w c"]
+    stacked: Shaped[ArrayLike, "*b h w m"], frame: Shaped[ArrayLike, "*b h w c"], xp: Any = jnp
 ) -> Shaped[ArrayLike, "*b h w m"]:
     """The stack one step later: the oldest frame is removed and `frame` is added at the end."""
-    return jnp.concatenate([stacked[..., frame.shape[-1] :], frame], axis=-1)
+    return xp.concatenate([stacked[..., frame.shape[-1] :], frame], axis=-1)
 
 
 def shift(

@@ -6,16 +6,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from fidec.ops.values import weigh
 from fidec.types import PRNGKey
 
 Vector = Float[Array, "*batch d"]
 Scalar = Float[Array, "*batch"]
 
 
-def normal_log_prob(x: Vector, mean: Vector, log_std: Vector) -> Scalar:
-    """log N(x; mean, diag(std^2)), summed over dimensions."""
+def normal_log_prob(x: Vector, mean: Vector, log_std: Vector, weights: Vector | None = None) -> Scalar:
+    """log N(x; mean, diag(std^2)), summed over dimensions, each with its weight."""
     z = (x - mean) * jnp.exp(-log_std)
-    return jnp.sum(-0.5 * z**2 - log_std - 0.5 * jnp.log(2.0 * jnp.pi), axis=-1)
+    return jnp.sum(weigh(-0.5 * z**2 - log_std - 0.5 * jnp.log(2.0 * jnp.pi), weights), axis=-1)
 
 
 def tanh_normal_sample(key: PRNGKey, mean: Vector, log_std: Vector) -> tuple[Vector, Scalar]:

@@ -23,9 +23,16 @@ def td_target(
     return jax.lax.stop_gradient(rewards + discount * masks * next_values)
 
 
-def td_loss(values: Float[Array, "ensemble b"], target: Float[Array, " b"]) -> Float[Array, ""]:
-    """The mean over heads and batch of (Q - target)^2."""
-    return jnp.mean((values - target) ** 2)
+def weigh(x: Array, weights: Array | None) -> Array:
+    """w x; x if there are no weights. A loss with weights 0 and 1 leaves out rows, or components of actions."""
+    return x if weights is None else weights * x
+
+
+def td_loss(
+    values: Float[Array, "ensemble b"], target: Float[Array, " b"], weights: Float[Array, " b"] | None = None
+) -> Float[Array, ""]:
+    """The mean over heads and batch of w (Q - target)^2."""
+    return jnp.mean(weigh((values - target) ** 2, weights))
 
 
 def value_scale(values: Float[Array, " b"]) -> Float[Array, ""]:
@@ -33,10 +40,12 @@ def value_scale(values: Float[Array, " b"]) -> Float[Array, ""]:
     return jax.lax.stop_gradient(1.0 / jnp.maximum(jnp.abs(values).mean(), 1e-6))
 
 
-def expectile_loss(difference: Float[Array, " b"], expectile: float) -> Float[Array, ""]:
-    """The mean of |tau - 1(u < 0)| u^2. Its minimiser is the tau-expectile; for 0.5 that is the mean."""
-    weight = jnp.where(difference >= 0, expectile, 1.0 - expectile)
-    return jnp.mean(weight * difference**2)
+def expectile_loss(
+    difference: Float[Array, " b"], expectile: float, weights: Float[Array, " b"] | None = None
+) -> Float[Array, ""]:
+    """The mean of w |tau - 1(u < 0)| u^2. Its minimiser is the tau-expectile; for 0.5 that is the mean."""
+    asymmetry = jnp.where(difference >= 0, expectile, 1.0 - expectile)
+    return jnp.mean(weigh(asymmetry * difference**2, weights))
 
 
 def conservative_gap(

@@ -47,7 +47,7 @@ class Rows(NamedTuple):
 
 
 _PLACE = {"episodes": np.int32, "steps": np.int32, "lanes": np.int32, "terminals": np.bool_}
-_REQUIRED = {*Batch._fields, *_PLACE} - {"returns", "proposals"}
+_REQUIRED = {*Batch._fields, *_PLACE} - Batch._field_defaults.keys()
 
 
 def concatenate(parts: Sequence[Rows]) -> Rows:

@@ -16,6 +16,7 @@ from fidec.train.config import RunConfig, read_config
 from fidec.train.evaluate import Evaluator
 from fidec.train.policy import Policy, lane_actor, load_policy
 from fidec.train.resolve import resolve
+from fidec.types import Spec
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Assessment:
     candidates: int
     timeout: float
     noise: float = 1.0
+    replan: int | None = None
+    """Steps of a chunk that are played; by default as in training."""
     fresh: bool = False
     """Whether the episodes are those of the evaluation at this step (`RunConfig.eval_seeds`)."""
 
@@ -44,6 +47,7 @@ class Assessment:
         envs: int = 0,
         candidates: int | None = None,
         noise: float = 1.0,
+        replan: int | None = None,
     ) -> Assessment:
         """Of a run directory or a policy directory. What is not given is taken from the run."""
         directory = Path(directory)
@@ -76,8 +80,14 @@ class Assessment:
             candidates=candidates or config.candidates,
             timeout=config.eval_timeout,
             noise=noise,
+            replan=replan,
             fresh=seed is None and config.eval_seeds == "fresh",
         )
+
+    @property
+    def spec(self) -> Spec:
+        """The specification of the policy, with the number of steps that are played of a chunk."""
+        return self.policy.spec.chunked(self.policy.spec.chunk, self.replan or self.policy.spec.replan)
 
     @property
     def step(self) -> int:
@@ -108,7 +118,7 @@ class Assessment:
         rows = {}
         with Evaluator(
             self.env,
-            self.policy.spec,
+            self.spec,
             envs=self.envs,
             episodes=episodes,
             fresh=self.fresh,
@@ -146,7 +156,7 @@ class Assessment:
 
         key = rng.at(rng.stream(self.seed, "evaluate"), self.step)
         choices = {"candidates": self.candidates, "noise": self.noise}
-        actor = lane_actor(self.policy.algorithm, self.policy.state, key, **choices)
+        actor = lane_actor(self.policy.algorithm, self.policy.state, key, self.spec, **choices)
         make_env = self.env.function(self.policy.spec.frame_stack, render_mode="rgb_array")
         fresh = self.step if self.fresh else None
         record(make_env, actor, path, name=self.env.name, seed=self.seed, fresh=fresh, episodes=range(episodes))

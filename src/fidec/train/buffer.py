@@ -16,6 +16,7 @@ from fidec.data.sampling import Sampling, Source, drawn, parts
 from fidec.errors import ConfigError
 from fidec.store.replay import Rows
 from fidec.train.config import OnlineConfig
+from fidec.train.windows import OpenWindows
 from fidec.types import Batch
 
 CAPACITY = 2_000_000  # by FQL's protocol
@@ -39,7 +40,10 @@ def check_buffer(config: OnlineConfig, size: int, batch_size: int) -> int:
 
 
 class Buffer:
-    """Collected row j is in slot j mod the capacity. There will be at most `most` rows."""
+    """Row j of what is stored is in slot j mod the capacity. There will be at most `most` rows.
+
+    Stored are the collected transitions, or windows of several steps, each as soon as all its steps are known.
+    """
 
     def __init__(self, offline: Source, sampling: Sampling, most: int):
         row = jax.eval_shape(partial(drawn, count=1, settings=sampling), offline, rng.stream(0, "batch"))
@@ -51,35 +55,53 @@ class Buffer:
                 "free on the device: give a smaller --online.capacity or fewer --online-steps"
             )
         self.replay: Replay = replay.empty(row, rows)
-        self.count = 0
+        self.count = 0  # transitions that were collected
+        self.added = 0  # rows that were stored
+        self._windows = None if sampling.window.single else OpenWindows(sampling.window)
         self._last: dict[int, tuple[int, int, int]] = {}  # the episode, step and number of each lane's last row
 
     def follow(self, rows: Rows) -> None:
         """Add one row of each of some lanes. Its action is the next action of the row before it in its episode."""
+        if self._windows is not None:
+            self.extend(rows)
+            return
         before = []
         for lane, episode, step in zip(rows.lanes.tolist(), rows.episodes.tolist(), rows.steps.tolist(), strict=True):
             *place, number = self._last.get(lane, (-1, -1, -1))
             before.append(number % self.replay.capacity if place == [episode, step - 1] else -1)
         self.replay = _follow(self.replay, rows.batch, np.array(before, np.int32))
+        self.added += rows.count
         self._count(rows)
 
     def extend(self, rows: Rows) -> None:
-        """Add any number of rows that have their next actions."""
-        first, total = 0, rows.count
+        """Add any number of rows that have their next actions, or, of windows, rows in the order of their steps."""
+        if self._windows is not None:
+            if (complete := self._windows.add(rows)) is not None:
+                self._add(complete)
+            self._count(rows)
+            return
         if rows.steps[0] > 0:  # the last stored row of this episode has no next action yet
             self.follow(jax.tree.map(lambda column: column[:1], rows))
-            rows, total = jax.tree.map(lambda column: column[1:], rows), total - 1
+            rows = jax.tree.map(lambda column: column[1:], rows)
+        self._add(rows.batch)
+        self._count(rows)
+
+    def _add(self, batch: Batch) -> None:
+        first, total = 0, len(batch.rewards)
         while first < total:
             size = BLOCK if total - first >= BLOCK else 1
-            self.replay = _add(self.replay, _cut(rows.batch, first, first + size))
+            self.replay = _add(self.replay, _cut(batch, first, first + size))
             first += size
-        self._count(rows)
+        self.added += total
 
     def fill(self, rows: Rows) -> None:
         """Put stored rows back into an empty buffer, with their next actions."""
+        if self._windows is not None:
+            self.extend(rows)
+            return
         rows = rows._replace(batch=rows.batch._replace(next_actions=next_actions(rows)))
         gone = max(0, rows.count - self.replay.capacity)  # rows that were overwritten
-        self.count = gone
+        self.count = self.added = gone
         self.replay = self.replay._replace(position=jnp.asarray(gone % self.replay.capacity, jnp.int32))
         self.extend(jax.tree.map(lambda column: column[gone:], rows))
 

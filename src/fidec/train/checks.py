@@ -70,6 +70,7 @@ def check_method(config: RunConfig, dataset: OfflineDataset, spec: Spec, initial
             "--validation is for methods that imitate the data, and for the flow of --flow-updates: "
             f"{config.algo} learns values and has no loss that held-out data could judge"
         )
+    _ = config.window  # raises if the method has no value
     if config.has_flow:
         frozen_of(algorithm, config.algo)
     if config.flow is not None:

@@ -15,6 +15,7 @@ from fidec import algos, tasks
 from fidec.algos.common.base import check_choices
 from fidec.data.dataset import OfflineDataset
 from fidec.data.source import load_dataset
+from fidec.data.windows import Window
 from fidec.errors import ConfigError, RunError
 from fidec.store.rundir import RunDirectory
 from fidec.store.schema import check
@@ -131,6 +132,13 @@ class RunConfig:
     for the flow of --flow-updates if there are at least 20 episodes, else 0."""
     patience: int = 10
     """With held-out episodes: stop after this many log intervals without a lower loss on them. 0 never stops."""
+    chunk: int = 1
+    """Actions that the policy chooses together, for this many steps. Values are bootstrapped after the chunk."""
+    n_step: int | None = None
+    """Steps until values are bootstrapped: rewards are summed with the discount. By default the length of a chunk;
+    not less."""
+    replan: int | None = None
+    """With --chunk: steps of a chunk that are played before the next one is chosen. By default all of them."""
     batch_size: int = 256
     """Transitions in a batch, drawn uniformly with replacement."""
     frame_stack: int = 3
@@ -183,6 +191,14 @@ class RunConfig:
         return self.steps + self.online_steps
 
     @property
+    def window(self) -> Window:
+        """The steps of a transition."""
+        discount = getattr(self.options, "discount", None)
+        if self.n_step is not None and discount is None:
+            raise ConfigError(f"--n-step is for methods that learn a value: {self.algo} has no discount")
+        return Window(self.chunk, self.n_step or self.chunk, 1.0 if discount is None else discount)
+
+    @property
     def has_flow(self) -> bool:
         """Whether the behaviour flow is trained before the rest."""
         return self.flow is not None or self.flow_updates > 0
@@ -215,7 +231,7 @@ class RunConfig:
             )
         _at_least(0, "online_steps", self.online_steps)
         _at_least(0 if self.online_steps else 1, "steps", self.steps)
-        positive = ("batch_size", "frame_stack", "eval_episodes", "candidates", "keep_checkpoints")
+        positive = ("chunk", "batch_size", "frame_stack", "eval_episodes", "candidates", "keep_checkpoints")
         for name in (*positive, "log_interval", "checkpoint_interval"):
             _at_least(1, name, getattr(self, name))
         for name in ("seed", "eval_interval", "eval_envs", "flow_updates", "flow_refresh", "patience"):
@@ -231,6 +247,17 @@ class RunConfig:
         if not 0 < self.buffer_fraction < 1:
             raise ConfigError(f"buffer_fraction must lie strictly between 0 and 1, not {self.buffer_fraction}")
 
+        for name in ("n_step", "replan"):
+            if getattr(self, name) is not None:
+                _at_least(1, name, getattr(self, name))
+        if self.replan is not None and self.replan > self.chunk:
+            raise ConfigError(
+                f"--replan {self.replan} is more than --chunk {self.chunk}: there are no further actions to play"
+            )
+        if self.n_step is not None and self.n_step < self.chunk:
+            raise ConfigError(
+                f"--n-step {self.n_step} is less than --chunk {self.chunk}: the value of a chunk is known at its end"
+            )
         if self.validation is not None and not 0 <= self.validation <= 0.5:
             raise ConfigError(f"validation is a share of the episodes, in [0, 0.5], not {self.validation}")
         if self.flow is not None and self.flow_updates:

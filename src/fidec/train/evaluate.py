@@ -94,7 +94,7 @@ class Evaluator:
         before, device = time.perf_counter(), host_device()
         key = rng.at(rng.stream(seed, "evaluate"), step)
         policy, key = jax.device_put((algorithm.policy(state), key), device)
-        actor = lane_actor(algorithm, policy, key, candidates=candidates, base=base, noise=noise)
+        actor = lane_actor(algorithm, policy, key, self.spec, candidates=candidates, base=base, noise=noise)
         pool = self.start()
 
         def act(observations, episodes, steps):
@@ -123,7 +123,7 @@ def check_spaces(name: str, envs: EnvProcesses, spec: Spec) -> None:
     pairs = [
         ("observations of shape", tuple(envs.observation_shape), tuple(spec.observation_shape)),
         ("observations of type", envs.observation_dtype, spec.observation_dtype),
-        ("actions of dimension", envs.action_dim, spec.action_dim),
+        ("actions of dimension", envs.action_dim, spec.step_dim),
     ]
     for what, of_env, of_data in pairs:
         if of_env != of_data:

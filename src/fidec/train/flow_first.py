@@ -61,6 +61,7 @@ def stage_config(config: RunConfig, out: Path, episodes: int) -> RunConfig:
         eval_interval=0,
         flow_updates=0,
         flow_refresh=0,
+        n_step=None,
         init_from=None,
         validation=validation,
         check_data=False,
@@ -98,11 +99,11 @@ def load_flow(place: Path, config: RunConfig, dataset: OfflineDataset, spec: Spe
             f"{origin} was trained on other data: their SHA-256 is {trained_on[:12]}…, that of {dataset.source} is "
             f"{dataset.sha256[:12]}…. Train a flow on this data, with --flow-updates"
         )
-    for field in dataclasses.fields(Spec):
-        own, other = getattr(spec, field.name), getattr(policy.spec, field.name)
+    for name in [field.name for field in dataclasses.fields(Spec) if field.name != "replan"]:
+        own, other = getattr(spec, name), getattr(policy.spec, name)
         if own != other:
             raise ConfigError(
-                f"{origin} does not fit: its {field.name} is {str(other)[:60]}, that of this run {str(own)[:60]}. "
+                f"{origin} does not fit: its {name} is {str(other)[:60]}, that of this run {str(own)[:60]}. "
                 "Give both the same options for observations and actions"
             )
     algorithm = algos.get(config.algo).build(config.options, spec)
@@ -143,7 +144,7 @@ def draw_proposals(
     """
     if algorithm.frozen is None or algorithm.frozen.propose is None:
         return None
-    source, key, total = host_source(dataset, sampling.frame_stack), rng.stream(seed, "propose"), dataset.size
+    source, key, total = host_source(dataset, sampling), rng.stream(seed, "propose"), dataset.size
     propose = jax.jit(algorithm.frozen.propose)
     whole: Any = None
     with Progress(total, name="drawing the flow's proposals", unit="row", enabled=not quiet) as progress:

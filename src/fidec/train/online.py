@@ -13,7 +13,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import jax
 import numpy as np
@@ -30,6 +30,7 @@ from fidec.errors import ConfigError, EnvError
 from fidec.store.replay import ReplayStore
 from fidec.train import dispatch, loop
 from fidec.train.buffer import Buffer, check_buffer, next_actions
+from fidec.train.chunks import OpenLoop
 from fidec.train.collect import Collector, has_ended, make_explorer, rows_of, without_cut_episodes
 from fidec.train.config import OnlineConfig, RunConfig
 from fidec.train.evaluate import check_spaces
@@ -57,6 +58,7 @@ class Position(TypedDict):
     recent: list[list[float | None]]
     episodes: int
     segments: list[dict[str, Any]]  # the index of the rows (`fidec.store.replay`)
+    chunks: NotRequired[list[Any]]  # that the environments play
 
 
 class Online:
@@ -106,6 +108,7 @@ class Online:
         self._keys, self._pace = loop.keys_of(seed), dispatch.Pace()
         self._update: Callable | None = None  # compiled when first needed
         self._explore = make_explorer(algorithm, seed, spec.action_dim)
+        self._playing = OpenLoop(spec, config.envs) if spec.chunk > 1 else None
 
     @property
     def collected(self) -> int:
@@ -140,7 +143,7 @@ class Online:
             "recent": self.recent,
             "episodes": self.episodes,
             "segments": self.store.flush(),
-        }
+        } | ({"chunks": self._playing.position()} if self._playing is not None else {})
 
     def restore(self, position: dict[str, Any] | None) -> None:
         """Continue at a checkpoint's position; None if it was made before the first online step."""
@@ -151,6 +154,8 @@ class Online:
             position[name] for name in ("episodes", "recent", "returns")
         )
         self.pending_actions = position["pending_actions"]
+        if self._playing is not None:
+            self._playing.restore(position["chunks"])
         rows = self.store.restore(position["segments"])
         if rows is not None:
             self.buffer.fill(rows)
@@ -161,7 +166,7 @@ class Online:
 
     def metrics(self) -> dict[str, Any]:
         """For a row of the training log."""
-        stored = min(self.buffer.count, self.capacity)
+        stored = min(self.buffer.added, self.capacity)
         offline = self.size if self.balanced else min(self.size, self.capacity - stored)
         share = 1.0 - self.config.fraction if self.balanced else offline / (offline + stored)
         metrics: dict[str, Any] = {
@@ -208,9 +213,9 @@ class Online:
             ahead = self.collected - (step - self.first_step)
             if step == last and ahead >= 0:
                 break
-            if ahead > 0 and self.buffer.count > 0:
+            if ahead > 0 and self.buffer.added > 0:
                 carry, step = self._run_updates(carry, step, step + self._pace.next(min(last - step, ahead)))
-            elif ahead == 0 and self.config.overlap and self.buffer.count > 0:
+            elif ahead == 0 and self.config.overlap and self.buffer.added > 0:
                 # The environments step while the network learns from the earlier rows.
                 actions = self._actions(carry)
                 self.collector.lanes.send(actions)
@@ -240,7 +245,14 @@ class Online:
         lanes = self.collector.lanes
         policy = self._algorithm.policy(carry.state)
         random = self.collected + ahead + np.arange(self.config.envs) < self.config.random_steps
-        actions = np.asarray(self._explore(policy, lanes.observations, lanes.episodes, lanes.steps, random))
+
+        def choose() -> Any:
+            return self._explore(policy, lanes.observations, lanes.episodes, lanes.steps, random)
+
+        if self._playing is None:
+            actions = np.asarray(choose())
+        else:
+            actions = self._playing(choose, *map(np.asarray, (lanes.observations, lanes.episodes, lanes.steps)))
         if not np.isfinite(actions).all():
             loop.check_finite(carry)  # names the first loss that is not finite; if all are, the lanes raise
         return actions

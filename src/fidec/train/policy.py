@@ -26,6 +26,7 @@ from fidec.errors import CheckpointError, ConfigError
 from fidec.store import files, trees
 from fidec.store.directories import read_directory, replacing_directory
 from fidec.store.rundir import runs_below
+from fidec.train.chunks import OpenLoop, Player
 from fidec.train.config import config_from_json
 from fidec.types import Spec
 
@@ -50,6 +51,9 @@ class CompilationWarning(UserWarning):
 
 class Policy:
     """A trained policy: `policy(observations)` gives actions in the units of the data.
+
+    A policy that was trained with `chunk` > 1 gives the actions of that many steps, (..., chunk, dimensions);
+    `policy.player()` plays them one by one.
 
     Each call draws new noise; `policy(observations, noise=0)` draws none. `policy.reset(seed)` restarts the sequence
     of random numbers, so that a rollout can be repeated. The first call compiles; `policy.warm_up()` does it before a
@@ -77,7 +81,7 @@ class Policy:
         trained = "" if step is None else f", trained for {step} steps"
         return (
             f"Policy({self.algo}{trained}, observations {spec.observation_shape} {spec.observation_dtype}, "
-            f"actions ({spec.action_dim},))"
+            f"actions {(spec.step_dim,) if spec.chunk == 1 else (spec.chunk, spec.step_dim)})"
         )
 
     def reset(self, seed: int = 0) -> None:
@@ -132,6 +136,15 @@ class Policy:
         """Stack the single frames of a control loop to observations of this policy."""
         return Frames(self.spec.frame_stack)
 
+    def player(self, replan: int | None = None, **how: Any) -> Player:
+        """Play the policy step by step: one action for each observation, a new chunk every `replan` steps.
+
+        By default `replan` is that of the training run. `how` are arguments of the policy's calls. The actions are
+        those of single observations or of batches of a fixed size.
+        """
+        spec = self.spec.chunked(self.spec.chunk, replan or self.spec.replan)
+        return Player(self, spec.chunk, spec.replan, **how)
+
     def __call__(
         self, observations: np.ndarray, *, candidates: int = 1, return_base: bool = False, noise: float = 1.0
     ) -> Any:
@@ -153,11 +166,14 @@ class Policy:
         scaled = noise_option(ready.act, noise)
         result = ready.run(ready.leaves, observations, self._place(), **scaled)
         self._calls += 1
-        to_user_units = self.spec.to_user_units
         if return_base:
             actions, base = result
-            return to_user_units(np.asarray(actions)), to_user_units(np.asarray(base))
-        return to_user_units(np.asarray(result))
+            return self._in_user_units(actions), self._in_user_units(base)
+        return self._in_user_units(result)
+
+    def _in_user_units(self, actions: Any) -> np.ndarray:
+        actions = np.asarray(actions)
+        return self.spec.to_user_units(actions if self.spec.chunk == 1 else self.spec.steps_of(actions))
 
     def save(self, directory: str | Path) -> None:
         """Write the policy to a directory. An earlier one is replaced as a whole."""
@@ -311,8 +327,10 @@ def _check_spec(path: Path, spec: Spec) -> None:
 
     if min(*spec.observation_shape, spec.action_dim, spec.frame_stack, len(spec.observation_shape)) < 1:
         raise refuse("observation_shape, action_dim and frame_stack have to be positive")
+    if not 1 <= spec.replan <= spec.chunk or spec.action_dim % spec.chunk:
+        raise refuse("chunk has to divide action_dim, and replan has to lie between 1 and chunk")
     for first, second, shape in (
-        ("action_low", "action_high", (spec.action_dim,)),
+        ("action_low", "action_high", (spec.step_dim,)),
         ("observation_mean", "observation_std", spec.observation_shape),
     ):
         values = [getattr(spec, first), getattr(spec, second)]
@@ -384,16 +402,30 @@ def lane_actor(
     algorithm: algos.Algorithm,
     state: Any,
     key: Any,
+    spec: Spec,
     *,
     candidates: int = 1,
     base: bool = False,
     noise: float = 1.0,
 ):
-    """A policy for `EnvPool.run`: lane i draws from the key at (its episode, its step).
+    """A policy for one `EnvPool.run`: lane i draws from the key at (its episode, its step).
 
     So an episode gets the same random numbers whatever runs beside it, and the base policy (`base`) is evaluated with
-    the same random numbers as the refined one.
+    the same random numbers as the refined one. Chunks are played (`fidec.train.chunks`).
     """
     select, act = _lanes(algorithm, candidates, base)
     scaled = noise_option(select, noise)
-    return lambda observations, episodes, steps: np.asarray(act(state, key, observations, episodes, steps, **scaled))
+
+    def actions(observations: np.ndarray, episodes: np.ndarray, steps: np.ndarray) -> np.ndarray:
+        return np.asarray(act(state, key, observations, episodes, steps, **scaled))
+
+    if spec.chunk == 1:
+        return actions
+    playing: OpenLoop | None = None
+
+    def play(observations: np.ndarray, episodes: np.ndarray, steps: np.ndarray) -> np.ndarray:
+        nonlocal playing
+        playing = playing or OpenLoop(spec, len(steps))
+        return playing(lambda: actions(observations, episodes, steps), observations, episodes, steps)
+
+    return play

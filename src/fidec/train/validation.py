@@ -23,7 +23,7 @@ class Validation:
         assert algorithm.validate is not None  # `check_method` refuses other methods
         self._key = rng.stream(0, "validate")
         numbers = row_numbers(self._key, min(ROWS, dataset.size), dataset.size)
-        self._batch = rows_at(host_source(dataset, sampling.frame_stack), jax.device_get(numbers), sampling)
+        self._batch = rows_at(host_source(dataset, sampling), jax.device_get(numbers), sampling)
         self._validate = jax.jit(algorithm.validate)
         self.losses: list[float] = []
 

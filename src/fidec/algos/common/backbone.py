@@ -231,9 +231,24 @@ class FlowPolicy:
         actions = flow.sample(self.velocity(params, observations, encoded), noise, self.steps)
         return jnp.clip(actions, -1.0, 1.0)
 
-    def loss(self, params: Params, observations: jax.Array, actions: jax.Array, key: PRNGKey) -> jax.Array:
+    def loss(self, params: Params, batch: Batch, key: PRNGKey) -> jax.Array:
         """Flow matching on the data's actions."""
-        return flow.matching_loss(self.velocity(params, observations), actions, key)
+        velocity = self.velocity(params, batch.observations)
+        return flow.matching_loss(velocity, batch.actions, key, batch.action_weights)
+
+
+def critic_loss(
+    critic: Any,
+    own: Params,
+    batch: Batch,
+    next_values: jax.Array,
+    discount: float,
+    transform: Callable[[jax.Array], jax.Array] = lambda goal: goal,
+) -> tuple[jax.Array, Metrics]:
+    """E (Q(s, a) - y)^2, y = r + gamma m V(s'), a mean over heads and rows; `transform` changes the target y."""
+    goal = transform(values.td_target(batch.rewards, batch.masks, next_values, discount))
+    q = critic.apply(own, batch.observations, batch.actions)
+    return values.td_loss(q, goal, batch.value_weights), {"q_data": q.mean(), "td_target": goal.mean()}
 
 
 def policy_critic_loss(
@@ -241,10 +256,7 @@ def policy_critic_loss(
 ) -> tuple[jax.Array, Metrics]:
     """E (Q(s, a) - r - gamma m Qbar(s', a'))^2 for the policy's own next actions."""
     next_q = critic.apply(target, batch.next_observations, next_actions)
-    next_v = values.aggregate(next_q, config.q_aggregate)
-    goal = values.td_target(batch.rewards, batch.masks, next_v, config.discount)
-    q = critic.apply(own, batch.observations, batch.actions)
-    return values.td_loss(q, goal), {"q_data": q.mean(), "td_target": goal.mean()}
+    return critic_loss(critic, own, batch, values.aggregate(next_q, config.q_aggregate), config.discount)
 
 
 def flow_act(critic: Any, policy: FlowPolicy, spec: Spec) -> tuple[Act, Choose]:

@@ -22,7 +22,8 @@ class RefinedConfig(backbone.BehaviourConfig):
     """Options of every method that moves the actions of a behaviour flow."""
 
     budget: float = 0.001
-    """epsilon: the trust region's size, in units of the penalty (isotropic: mean squared displacement)."""
+    """epsilon: the trust region's size, in units of the penalty (isotropic: mean squared displacement). With --chunk
+    it is that of the whole chunk: the sum over its steps."""
     grad_clip: float | None = None
     """Largest gradient norm; None does not clip."""
 

@@ -86,6 +86,14 @@ class Constraint:
         """The budget of the mean penalty, in this constraint's unit, for FiDec's `budget`."""
         return budget
 
+    def steps(self, chunk: int) -> float:
+        """The factor of the penalty for chunks of actions. The budget is that of a whole chunk.
+
+        It is 1 for a penalty that grows with the dimensions, such as a KL. A mean over dimensions is multiplied by
+        the number of steps. Else a chunk of five steps would get five times the displacement of one.
+        """
+        return 1.0
+
     def anchors(self, velocity: flow.Velocity, base: Actions, key: PRNGKey, steps: int) -> Actions:
         """The actions at which the constraint is evaluated: the base actions."""
         return base
@@ -123,6 +131,9 @@ class Quadratic(Constraint):
     def form(self, displacement: Actions, scores: fisher.Scores | None) -> Costs:
         """c delta^T F delta."""
         return fisher.penalty(displacement, scores, damping=self.damping, scale=self.scale)
+
+    def steps(self, chunk: int) -> float:
+        return 1.0 if self.scale == "half" else float(chunk)
 
     def prepare(self, model: Model, base: Actions, key: PRNGKey, steps: int) -> dict[str, Array]:
         scores = None if self.t_eps == "auto" else self.scores(base, model, key)
