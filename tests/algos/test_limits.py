@@ -166,7 +166,7 @@ def test_fawac_without_a_temperature_is_flow_matching():
     after, metrics = update(state, make_batch(), KEY)
     assert metrics["weight"] == 1.0
     flow = backbone.FlowPolicy(HIDDEN, SPEC, 2)
-    plain_loss = fast_jit(jax.grad(lambda p, b, key: flow.loss(p, b.observations, b.actions, key)))
+    plain_loss = fast_jit(jax.grad(lambda p, b, key: flow.loss(p, b, key)))
     # The second of the update's two keys is that of the flow.
     plain = plain_loss(state.params["flow"], make_batch(), jax.random.split(KEY)[1])
     plain = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(plain)])

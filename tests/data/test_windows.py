@@ -71,7 +71,7 @@ def test_windows_on_the_device_and_on_the_host_equal_a_plain_loop(window, images
     dataset = episodes_of_many_lengths(images)
     settings = Sampling(frame_stack=2 if images else 1, window=window)
     rows = np.arange(dataset.size, dtype=np.int32)
-    host = _take(host_source(dataset, settings), rows, settings)
+    host: Any = _take(host_source(dataset, settings), rows, settings)
     device = gather(source_of(dataset, settings), jnp.asarray(rows), settings)
     assert jax.tree.structure(host) == jax.tree.structure(device)
     jax.tree.map(np.testing.assert_array_equal, host, device)
@@ -119,16 +119,16 @@ def test_the_value_of_a_chunk_on_a_linear_system_is_the_closed_form(window):
     a, b, k = 0.9, 0.5, 0.4
     p = (1 + k**2) / (1 - GAMMA * (a - b * k) ** 2)
     h, n, rng = window.chunk, window.n_step, np.random.default_rng(1)
-    states, actions, rewards, following, ends = [], [], [], [], []
+    columns = []
     for _ in range(60):
         x = rng.uniform(-1, 1)
         length = int(rng.integers(n, n + 4))
         for step in range(length):
             # One free chunk at the start of each episode; windows that begin later are on the policy.
             u = rng.uniform(-1, 1) if step < h else -k * x
-            states.append(x), actions.append(u), rewards.append(-(x**2) - u**2)
-            x = a * x + b * u
-            following.append(x), ends.append(step == length - 1)
+            before, x = x, a * x + b * u
+            columns.append((before, u, -(before**2) - u**2, x, step == length - 1))
+    states, actions, rewards, following, ends = zip(*columns, strict=True)
     dataset = dataset_from_arrays(
         observations=np.array(states, np.float32)[:, None],
         actions=np.array(actions, np.float32)[:, None],

@@ -33,6 +33,9 @@ from fidec.types import Batch, Metrics, PRNGKey, Spec
 class CACConfig(backbone.ValueConfig):
     """CAC's options. The defaults are the benchmark's settings on OGBench."""
 
+    q_aggregate: values.Aggregate = "min"
+    """How the critics are combined into one value: the lowest as published (min), the mean, or the lower of two that
+    are drawn at random (random_pair)."""
     hidden: tuple[int, ...] = (256, 256, 256)
     """Widths of the hidden layers of every network."""
     policy_learning_rate: float | None = None
@@ -85,7 +88,7 @@ class CACConfig(backbone.ValueConfig):
 def make(config: CACConfig, spec: Spec) -> Algorithm:
     backbone.require_flat(spec, "cac")
     actor: Any = nn.ConsistencyNetwork(config.hidden, spec.action_dim)
-    critic: Any = nn.Critic(config.hidden, layer_norm=False, activation=jax.nn.mish)
+    critic: Any = nn.Critic(config.hidden, layer_norm=False, ensemble=config.critics, activation=jax.nn.mish)
     clip = optax.identity() if config.grad_clip is None else optax.clip_by_global_norm(config.grad_clip)
     rates = {"critic": config.learning_rate, "actor": config.policy_learning_rate or config.learning_rate}
     adams = {module: optax.chain(clip, optax.adam(rate)) for module, rate in rates.items()}
@@ -113,7 +116,7 @@ def make(config: CACConfig, spec: Spec) -> Algorithm:
             draws = config.backup_samples if config.max_q_backup else 1
             next_actions = draw(state.target["actor"], batch.next_observations, next_key, draws)
             next_q = critic.apply(state.target["critic"], batch.next_observations, next_actions)
-            next_v = next_q.max(axis=1).min(axis=0)  # the maximum over draws, then the minimum over critics
+            next_v = config.aggregate(next_q.max(axis=1), next_key)  # the maximum over draws, then over critics
             # The sample deviation, as in the published code. One row has none.
             deviation = lambda goal: goal.std() * (len(goal) / max(len(goal) - 1, 1)) ** 0.5  # noqa: E731
             normalise = lambda goal: goal / (deviation(goal) + 1e-6) if config.q_norm else goal  # noqa: E731
@@ -134,7 +137,8 @@ def make(config: CACConfig, spec: Spec) -> Algorithm:
             )
             actions = draw(own, batch.observations, policy_key, 1)[0]
             q = critic.apply(params["critic"], batch.observations, actions)
-            q_i, q_j = jnp.where(jax.random.bernoulli(coin_key), q[::-1], q)
+            first = q[:2]
+            q_i, q_j = jnp.where(jax.random.bernoulli(coin_key), first[::-1], first)
             loss = consistent - config.eta * q_i.mean() * values.value_scale(q_j)
             return loss, {"consistency": consistent, "q_policy": q.mean(), "levels": number.astype(jnp.float32)}
 

@@ -38,6 +38,9 @@ LARGEST_MULTIPLIER = 1e6
 class CalQLConfig(backbone.ValueConfig):
     """Cal-QL's options."""
 
+    q_aggregate: values.Aggregate = "min"
+    """How the critics are combined into one value: the lowest as published (min), the mean, or the lower of two that
+    are drawn at random (random_pair)."""
     alpha: float = 5.0
     """Weight of the conservative term; with `lagrange_gap` it is multiplied by the learned multiplier."""
     lagrange_gap: float | None = None
@@ -68,7 +71,7 @@ def make(config: CalQLConfig, spec: Spec) -> Algorithm:
     actor: Any = nn.GaussianActor(
         config.hidden, spec.action_dim, **shape, log_std_bounds=(-20.0, 2.0), affine_log_std=True
     )
-    critic: Any = nn.Critic(config.hidden, layer_norm=False, output_scale=0.01, **shape)
+    critic: Any = nn.Critic(config.hidden, layer_norm=False, ensemble=config.critics, output_scale=0.01, **shape)
     critic_adam, policy_adam = optax.adam(config.learning_rate), optax.adam(config.policy_learning_rate)
     optimisers = {"critic": critic_adam, "actor": policy_adam, "temperature": policy_adam, "multiplier": critic_adam}
     n, learned = config.action_samples, config.lagrange_gap is not None
@@ -112,9 +115,11 @@ def make(config: CalQLConfig, spec: Spec) -> Algorithm:
 
         def critic_loss(own, params):
             next_actions, _ = draw(params, batch.next_observations, target_key)
-            next_q = critic.apply(state.target["critic"], batch.next_observations, next_actions).min(axis=0)
+            next_q = critic.apply(state.target["critic"], batch.next_observations, next_actions)
             scaled = batch._replace(rewards=config.reward_scale * batch.rewards)
-            error, td_info = backbone.critic_loss(critic, own, scaled, next_q.max(axis=0), config.discount)
+            error, td_info = backbone.critic_loss(
+                critic, own, scaled, config.aggregate(next_q, target_key).max(axis=0), config.discount
+            )
             gap, info = conservative(own, params)
             weight = weight_of(params["multiplier"]) if learned else jnp.asarray(config.alpha, jnp.float32)
             info |= {"td_loss": error, "conservative_gap": gap, "conservative_weight": weight}

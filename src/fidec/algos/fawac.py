@@ -40,7 +40,7 @@ class FAWACConfig(backbone.FlowConfig):
 
 def make(config: FAWACConfig, spec: Spec) -> Algorithm:
     encoder = backbone.encoder(spec)
-    critic: Any = nn.Critic(config.hidden, encoder=encoder)
+    critic: Any = nn.Critic(config.hidden, ensemble=config.critics, encoder=encoder)
     value: Any = nn.Value(config.hidden, encoder=encoder)
     policy = backbone.FlowPolicy(config.hidden, spec, config.flow_steps)
     adam = optax.adam(config.learning_rate)
@@ -55,7 +55,9 @@ def make(config: FAWACConfig, spec: Spec) -> Algorithm:
         def critic_loss(own, params):
             noise = jax.random.normal(next_key, batch.actions.shape)
             next_actions = policy.sample(params["flow"], batch.next_observations, noise)
-            return backbone.policy_critic_loss(critic, own, state.target["critic"], batch, next_actions, config)
+            return backbone.policy_critic_loss(
+                critic, own, state.target["critic"], batch, next_actions, config, next_key
+            )
 
         def value_loss(own, params):
             q = critic.apply(state.target["critic"], batch.observations, batch.actions).mean(axis=0)

@@ -37,7 +37,7 @@ class FBRACConfig(backbone.FlowConfig):
 
 def make(config: FBRACConfig, spec: Spec) -> Algorithm:
     encoder = backbone.encoder(spec)
-    critic: Any = nn.Critic(config.hidden, encoder=encoder)
+    critic: Any = nn.Critic(config.hidden, ensemble=config.critics, encoder=encoder)
     policy = backbone.FlowPolicy(config.hidden, spec, config.flow_steps)
     adam = optax.adam(config.learning_rate)
 
@@ -51,7 +51,9 @@ def make(config: FBRACConfig, spec: Spec) -> Algorithm:
         def critic_loss(own, params):
             noise = jax.random.normal(next_key, batch.actions.shape)
             next_actions = policy.sample(params["flow"], batch.next_observations, noise)
-            return backbone.policy_critic_loss(critic, own, state.target["critic"], batch, next_actions, config)
+            return backbone.policy_critic_loss(
+                critic, own, state.target["critic"], batch, next_actions, config, next_key
+            )
 
         def flow_loss(own, params):
             matching = policy.loss(own, batch, flow_key)

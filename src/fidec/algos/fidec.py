@@ -142,7 +142,7 @@ def make_constrained(
 ) -> Algorithm:
     """The algorithm for one constraint. DeFlow is this with the isotropic one."""
     encoder = backbone.encoder(spec)
-    critic: Any = nn.Critic(config.hidden, encoder=encoder)
+    critic: Any = nn.Critic(config.hidden, ensemble=config.critics, encoder=encoder)
     residual: Any = nn.ResidualMap(config.hidden, spec.action_dim, encoder)
     behaviour = backbone.FlowPolicy(config.hidden, spec, config.flow_steps)
     adam = optax.adam(config.learning_rate)
@@ -218,7 +218,9 @@ def make_constrained(
         def critic_loss(own, params):
             next_displacement = residual.apply(params["residual"], batch.next_observations, next_base)
             next_actions = jnp.clip(next_base + next_displacement, -1.0, 1.0)
-            return backbone.policy_critic_loss(critic, own, state.target["critic"], batch, next_actions, config)
+            return backbone.policy_critic_loss(
+                critic, own, state.target["critic"], batch, next_actions, config, at.key
+            )
 
         def residual_loss(own, params):
             field = partial(residual.apply, own, at.observations)

@@ -60,7 +60,7 @@ def walk(value_gradient, scores_of, base, key: PRNGKey, budget, constraint: Quad
 
 
 def make(config: ClosedFormConfig, spec: Spec) -> Algorithm:
-    critic: Any = nn.Critic(config.hidden, encoder=backbone.encoder(spec))
+    critic: Any = nn.Critic(config.hidden, ensemble=config.critics, encoder=backbone.encoder(spec))
     behaviour = backbone.FlowPolicy(config.hidden, spec, config.flow_steps)
     constraint: Quadratic = config.build_constraint()
     chunk_factor = constraint.steps(spec.chunk)
@@ -104,7 +104,7 @@ def make(config: ClosedFormConfig, spec: Spec) -> Algorithm:
         next_actions = jax.lax.stop_gradient(jnp.clip(next_base + displacement, -1.0, 1.0))
 
         def critic_loss(own, params):
-            return backbone.policy_critic_loss(critic, own, state.target["critic"], batch, next_actions, config)
+            return backbone.policy_critic_loss(critic, own, state.target["critic"], batch, next_actions, config, key)
 
         kept = backbone.frozen_modules(config)
         state, metrics = backbone.descend(state, {"critic": critic_loss, **others}, adam, config.target_rate, kept)

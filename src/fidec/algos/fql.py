@@ -40,7 +40,7 @@ class FQLConfig(backbone.BehaviourConfig):
 
 def make(config: FQLConfig, spec: Spec) -> Algorithm:
     encoder = backbone.encoder(spec)
-    critic: Any = nn.Critic(config.hidden, encoder=encoder)
+    critic: Any = nn.Critic(config.hidden, ensemble=config.critics, encoder=encoder)
     # mu_omega(s, z), not clipped: the residual map's network, with noise as input instead of an action.
     student: Any = nn.ResidualMap(config.hidden, spec.action_dim, encoder=encoder)
     teacher = backbone.FlowPolicy(config.hidden, spec, config.flow_steps)
@@ -69,7 +69,7 @@ def make(config: FQLConfig, spec: Spec) -> Algorithm:
         def critic_loss(own, params):
             noise = jax.random.normal(key, batch.actions.shape)
             next_actions = jnp.clip(student.apply(params["policy"], batch.next_observations, noise), -1.0, 1.0)
-            return backbone.policy_critic_loss(critic, own, state.target["critic"], batch, next_actions, config)
+            return backbone.policy_critic_loss(critic, own, state.target["critic"], batch, next_actions, config, key)
 
         return critic_loss
 

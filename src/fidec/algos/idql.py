@@ -108,7 +108,7 @@ class DiffusionPolicy:
 def value_networks(config: DiffusionConfig) -> tuple[Any, Any]:
     """Critic and value with ReLU and without LayerNorm, as in the official repository."""
     shape = {"layer_norm": False, "activation": jax.nn.relu}
-    return nn.Critic(config.hidden, **shape), nn.Value(config.hidden, **shape)
+    return nn.Critic(config.hidden, ensemble=config.critics, **shape), nn.Value(config.hidden, **shape)
 
 
 def optimisers(config: DiffusionConfig) -> dict[str, optax.GradientTransformation]:
@@ -134,7 +134,7 @@ def make(config: IDQLConfig, spec: Spec) -> Algorithm:
         return backbone.start(backbone.init_modules(key, networks, spec), adams, targets=tuple(rates))
 
     def update(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
-        losses = value_losses(config, critic, value, state.target["critic"], batch)
+        losses = value_losses(config, critic, value, state.target["critic"], batch, key)
         return backbone.descend(state, losses | {"denoiser": behaviour.loss(batch, key)}, adams, rates)
 
     def act_with_base(state: State, observations, key, candidates: int = config.samples, noise=1.0):

@@ -39,7 +39,7 @@ class IFQLConfig(ExpectileConfig):
 
 def make(config: IFQLConfig, spec: Spec) -> Algorithm:
     encoder = backbone.encoder(spec)
-    critic: Any = nn.Critic(config.hidden, encoder=encoder)
+    critic: Any = nn.Critic(config.hidden, ensemble=config.critics, encoder=encoder)
     value: Any = nn.Value(config.hidden, encoder=encoder)
     behaviour = backbone.FlowPolicy(config.hidden, spec, config.flow_steps)
     adam = optax.adam(config.learning_rate)
@@ -52,7 +52,7 @@ def make(config: IFQLConfig, spec: Spec) -> Algorithm:
         def flow_loss(own, params):
             return behaviour.loss(own, batch, key), {}
 
-        losses = value_losses(config, critic, value, state.target["critic"], batch) | {"flow": flow_loss}
+        losses = value_losses(config, critic, value, state.target["critic"], batch, key) | {"flow": flow_loss}
         return backbone.descend(state, losses, adam, config.target_rate, frozen=backbone.frozen_modules(config))
 
     def act_with_base(state: State, observations, key, candidates: int = config.samples, noise=1.0):
@@ -62,7 +62,7 @@ def make(config: IFQLConfig, spec: Spec) -> Algorithm:
         return policies.best_of(drawn, q), drawn[0]  # the first one is a sample of the behaviour
 
     def update_frozen(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
-        losses = value_losses(config, critic, value, state.target["critic"], batch)
+        losses = value_losses(config, critic, value, state.target["critic"], batch, key)
         return backbone.descend(state, losses, adam, config.target_rate)
 
     policy = lambda state: backbone.keep_params(state, "critic", "flow")  # noqa: E731

@@ -29,6 +29,9 @@ from fidec.types import Batch, Metrics, PRNGKey, Spec
 class ExpectileConfig(backbone.ValueConfig):
     """Options of expectile value learning."""
 
+    q_aggregate: values.Aggregate = "min"
+    """How the critics are combined into one value: the lowest as published (min), the mean, or the lower of two that
+    are drawn at random (random_pair)."""
     expectile: float = 0.9
     """tau: 0.5 is the mean of the data's values, towards 1 their maximum."""
 
@@ -52,11 +55,13 @@ class IQLConfig(ExpectileConfig):
         backbone.not_negative(self, "alpha", "exploration_noise")
 
 
-def value_losses(config: ExpectileConfig, critic: Any, value: Any, target: Any, batch: Batch) -> dict[str, Any]:
+def value_losses(
+    config: ExpectileConfig, critic: Any, value: Any, target: Any, batch: Batch, key: PRNGKey
+) -> dict[str, Any]:
     """The losses of V and Q: V regresses on the target critic at the data's actions, Q on V at the next states."""
 
     def value_loss(own, params):
-        q = critic.apply(target, batch.observations, batch.actions).min(axis=0)
+        q = config.aggregate(critic.apply(target, batch.observations, batch.actions), key)
         v = value.apply(own, batch.observations)
         return values.expectile_loss(q - v, config.expectile, batch.value_weights), {"v": v.mean()}
 
@@ -71,7 +76,7 @@ def value_losses(config: ExpectileConfig, critic: Any, value: Any, target: Any, 
 def make(config: IQLConfig, spec: Spec) -> Algorithm:
     encoder = backbone.encoder(spec)
     actor: Any = nn.Actor(config.hidden, spec.action_dim, encoder=encoder)
-    critic: Any = nn.Critic(config.hidden, encoder=encoder)
+    critic: Any = nn.Critic(config.hidden, ensemble=config.critics, encoder=encoder)
     value: Any = nn.Value(config.hidden, encoder=encoder)
     adam = optax.adam(config.learning_rate)
 
@@ -81,14 +86,14 @@ def make(config: IQLConfig, spec: Spec) -> Algorithm:
 
     def update(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
         def actor_loss(own, params):
-            q = critic.apply(params["critic"], batch.observations, batch.actions).min(axis=0)
+            q = config.aggregate(critic.apply(params["critic"], batch.observations, batch.actions), key)
             advantage = q - value.apply(params["value"], batch.observations)
             weight = values.weigh(policies.advantage_weights(advantage, config.alpha), batch.value_weights)
             mean = actor.apply(own, batch.observations)
             likelihood = policies.normal_log_prob(batch.actions, mean, jnp.zeros_like(mean), batch.action_weights)
             return -jnp.mean(weight * likelihood), {"advantage": advantage.mean(), "weight": weight.mean()}
 
-        losses = value_losses(config, critic, value, state.target["critic"], batch) | {"actor": actor_loss}
+        losses = value_losses(config, critic, value, state.target["critic"], batch, key) | {"actor": actor_loss}
         return backbone.descend(state, losses, adam, config.target_rate)
 
     def act(state: State, observations, key, noise=1.0):

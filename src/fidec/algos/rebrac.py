@@ -29,6 +29,9 @@ from fidec.types import Batch, Metrics, PRNGKey, Spec
 class ReBRACConfig(backbone.ValueConfig):
     """ReBRAC's options."""
 
+    q_aggregate: values.Aggregate = "min"
+    """How the critics are combined into one value: the lowest as published (min), the mean, or the lower of two that
+    are drawn at random (random_pair)."""
     actor_penalty: float = 0.1
     """alpha_1: weight of the distance to the data's action in the actor's loss."""
     critic_penalty: float = 0.01
@@ -62,7 +65,7 @@ def perturb(key: PRNGKey, actions: jax.Array, std: float, limit: float) -> jax.A
 def make(config: ReBRACConfig, spec: Spec) -> Algorithm:
     encoder = backbone.encoder(spec)
     actor: Any = nn.Actor(config.hidden, spec.action_dim, encoder=encoder)
-    critic: Any = nn.Critic(config.hidden, encoder=encoder)
+    critic: Any = nn.Critic(config.hidden, ensemble=config.critics, encoder=encoder)
     adam = optax.adam(config.learning_rate)
 
     def init(key: PRNGKey) -> State:
@@ -73,14 +76,14 @@ def make(config: ReBRACConfig, spec: Spec) -> Algorithm:
         def critic_loss(own, params):
             next_actions = jnp.tanh(actor.apply(state.target["actor"], batch.next_observations))
             next_actions = perturb(key, next_actions, config.noise, config.noise_limit)
-            next_q = critic.apply(state.target["critic"], batch.next_observations, next_actions).min(axis=0)
+            next_q = critic.apply(state.target["critic"], batch.next_observations, next_actions)
             distance = jnp.sum((next_actions - batch.next_actions) ** 2, axis=-1)
-            next_v = next_q - config.critic_penalty * distance
+            next_v = config.aggregate(next_q, key) - config.critic_penalty * distance
             return backbone.critic_loss(critic, own, batch, next_v, config.discount)
 
         def actor_loss(own, params):
             actions = jnp.tanh(actor.apply(own, batch.observations))
-            q = critic.apply(params["critic"], batch.observations, actions).min(axis=0)
+            q = config.aggregate(critic.apply(params["critic"], batch.observations, actions), key)
             distance = jnp.mean(jnp.sum(values.weigh((actions - batch.actions) ** 2, batch.action_weights), axis=-1))
             loss = config.actor_penalty * distance - values.value_scale(q) * q.mean()
             return loss, {"q_policy": q.mean(), "distance": distance}

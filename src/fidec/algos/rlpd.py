@@ -33,10 +33,6 @@ from fidec.types import Batch, Metrics, PRNGKey, Spec
 class RLPDConfig(backbone.ValueConfig):
     """RLPD's options."""
 
-    q_aggregate: values.Aggregate = "mean"
-    """How the target critics are combined into one TD target."""
-    critics: int = 2
-    """Number of critics."""
     target_entropy_scale: float = 0.5
     """The target entropy is minus this, times the number of action dimensions."""
     backup_entropy: bool = False
@@ -46,7 +42,6 @@ class RLPDConfig(backbone.ValueConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        backbone.at_least_one(self, "critics")
         if not 0 < self.initial_temperature < math.inf:
             raise ConfigError(f"initial_temperature must be positive and finite, not {self.initial_temperature}")
 
@@ -113,7 +108,7 @@ def make(config: RLPDConfig, spec: Spec) -> Algorithm:
                 next_key, *actor.apply(params["actor"], batch.next_observations)
             )
             next_q = critic.apply(state.target["critic"], batch.next_observations, next_actions)
-            next_v = values.aggregate(next_q, config.q_aggregate)
+            next_v = config.aggregate(next_q, next_key)
             if config.backup_entropy:
                 next_v -= jnp.exp(params["temperature"]) * log_probs
             return backbone.critic_loss(critic, own, batch, next_v, config.discount)

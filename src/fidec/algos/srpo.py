@@ -92,7 +92,7 @@ def make(config: SRPOConfig, spec: Spec) -> Algorithm:
             gradient = behaviour_gradient - config.beta * value_gradient
             return jnp.mean(jnp.sum(gradient * actions, axis=-1)), metrics
 
-        losses = value_losses(config, critic, value, state.target["critic"], batch)
+        losses = value_losses(config, critic, value, state.target["critic"], batch, key)
         losses |= {"denoiser": behaviour.loss(batch, denoiser_key), "policy": policy_loss}
         return backbone.descend(state, losses, adams, rates)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from fidec import algos, tasks
 from fidec.bench.job import RunJob
-from fidec.bench.suite import Plan, Scale, Suite, SuiteTask, Variant, published_plan
+from fidec.bench.suite import RUN_OPTIONS, Plan, Scale, Suite, SuiteTask, Variant, published_plan
 from fidec.envs.factory import factory_of
 from fidec.errors import ConfigError, naming
 from fidec.register import unknown
@@ -42,8 +42,8 @@ class Job(RunJob):
     def config(self) -> RunConfig:
         """The configuration of its task, environment, data and phases."""
         task, plan, algo = self.suite_task, self.plan, self.variant.method
-        steps = RunConfig(algo=algo, steps=plan.steps, online_steps=plan.online_steps)
-        return resolve(replace(steps, task=task.id, env=task.env, data=task.data))
+        steps = {**self.variant.run, "steps": plan.steps, "online_steps": plan.online_steps}
+        return resolve(RunConfig(algo=algo, task=task.id, env=task.env, data=task.data, **steps))
 
     def data(self) -> str:
         """The source of its data."""
@@ -61,7 +61,7 @@ class Job(RunJob):
         plan, variant = self.plan, self.variant
         wanted = {"task": self.suite_task.id, "algo": variant.method, "preset": variant.preset, "seed": self.seed}
         names = ("steps", "online_steps", "batch_size", "eval_interval", "eval_episodes")
-        wanted |= {name: getattr(plan, name) for name in names}
+        wanted |= {**variant.run} | {name: getattr(plan, name) for name in names}
         wanted |= {} if self.suite_task.env is None else {"env": self.suite_task.env}
         wanted |= {} if any_data else {"data": self.data()}
         wanted |= asdict(self.options())
@@ -86,8 +86,9 @@ class Job(RunJob):
         words += ["--algo", variant.method, "--preset", variant.preset]
         words += [] if self.data_dir is None else ["--data-dir", str(self.data_dir)]
         left_out = ("averaged",) if plan.online_steps else ("averaged", "online_steps")
-        for name, value in asdict(plan).items():
-            words += [] if name in left_out else [f"--{name.replace('_', '-')}", str(value)]
+        settings = {name: value for name, value in asdict(plan).items() if name not in left_out}
+        for name, value in {**variant.run, **settings}.items():
+            words += [f"--{name.replace('_', '-')}", str(value)]
         for name, value in self.changes.items():
             values = value if isinstance(value, tuple) else (value,)
             words += [f"--algo.{name.replace('_', '-')}", *map(str, values)]
@@ -121,23 +122,23 @@ def jobs(
     for task in suite.choose_tasks(patterns):
         row = tasks.find(task.name, suite.setting) if task.id else None
         for variant in variants:
-            own = task.options.get(variant.method, {})
+            own, length = task.options.get(variant.method, {}), steps or variant.run.get("steps", 0)
             changes = {**own, **variant.options}
             if scale is not None:
                 with naming(f"{suite}: {task.name}"):
                     known = _known(variant, scale.options, scale.methods.get(variant.method, {}), own)
                 changes = {**scale.changes(task.name, variant.method, known), **changes}
-                plan = scale.plan(steps, online_steps, setting=suite.setting, method=variant.method)
+                plan = scale.plan(length, online_steps, setting=suite.setting, method=variant.method)
             elif row is not None:
-                plan = published_plan(row, variant.method, steps, online_steps)
+                plan = published_plan(row, variant.method, length, online_steps)
             else:
                 raise ConfigError(f"{suite}: there is no published protocol for {task.name}: give the suite a scale")
             place = out / task.name / variant.name
             new = [Job(suite, task, variant, s, plan, changes, place / seed_name(s), data_dir) for s in seeds]
             with naming(f"{suite}: {task.name}"):
                 new[0].options()
-                if plan.online_steps:
-                    new[0].config()  # that needs an environment, and a method that is trained online
+                if plan.online_steps or variant.run:
+                    new[0].config()  # raises if the method cannot be trained like that
             made += new if words or row is None or variant.method in row.paper else []
     if not made:
         raise ConfigError(f"{suite}: the paper has none of its methods on these tasks. Name methods with --algos")
@@ -153,6 +154,9 @@ def online_fields(config: Any) -> dict[str, Any]:
 def _check_options(suite: Suite, variants: Sequence[Variant]) -> None:
     """Raise an error at options that would be ignored: of an unknown method, or that no method of the suite has."""
     scale = suite.scale or Scale(0)
+    for name in [name for variant in suite.variants for name in variant.run]:
+        if name not in RUN_OPTIONS:
+            raise unknown("option `run` of a suite's method", name, RUN_OPTIONS)
     for by_method in (scale.methods, *(task.options for task in suite.tasks)):
         for method in by_method:
             algos.get(method)

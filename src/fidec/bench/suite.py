@@ -17,6 +17,8 @@ from fidec.tasks.ablation import REPORTED
 from fidec.tasks.protocol import ONLINE_ONLY
 
 Options = Mapping[str, Any]
+# What a variant may change of a run, beside the options of its method.
+RUN_OPTIONS = ("steps", "chunk", "n_step", "replan", "flow_updates", "candidates", "normalize_observations")
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Variant:
     method: str
     preset: str = "recommended"
     options: Options = field(default_factory=dict)  # added to the published ones and the scale's
+    run: Options = field(default_factory=dict)  # of `fidec train` (RUN_OPTIONS)
     suffix: str = ""  # distinguishes variants with the same preset
     paper: str = ""  # column of the paper's ablation; by default the method's column of the main table
 

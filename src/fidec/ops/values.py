@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-Aggregate = Literal["mean", "min"]
+from fidec.types import PRNGKey
+
+_PAIR = zlib.crc32(b"pair")  # a key's other draws are not touched
+Aggregate = Literal["mean", "min", "random_pair"]
 
 
-def aggregate(values: Float[Array, "ensemble *batch"], how: Aggregate) -> Float[Array, "*batch"]:
-    """One value from an ensemble's: the mean, or the minimum of clipped double Q-learning."""
-    return values.mean(axis=0) if how == "mean" else values.min(axis=0)
+def aggregate(
+    values: Float[Array, "ensemble *batch"],
+    how: Aggregate,
+    pessimism: float = 0.0,
+    key: PRNGKey | None = None,
+) -> Float[Array, "*batch"]:
+    """One value from an ensemble's.
+
+    `mean` subtracts `pessimism` standard deviations of the ensemble, `min` is clipped double Q-learning, and
+    `random_pair` the lower of two heads that are drawn for the whole batch, as in REDQ.
+    """
+    if how == "min":
+        return values.min(axis=0)
+    if how == "random_pair":
+        assert key is not None
+        pair = jax.random.choice(jax.random.fold_in(key, _PAIR), len(values), (2,), replace=False)
+        return values[pair].min(axis=0)
+    mean = values.mean(axis=0)
+    return mean - pessimism * values.std(axis=0) if pessimism else mean
 
 
 def td_target(

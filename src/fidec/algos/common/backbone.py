@@ -62,21 +62,38 @@ class ValueConfig(NetworkConfig):
     """The discount gamma."""
     target_rate: float = 0.005
     """Polyak rate of the target networks."""
+    critics: int = 2
+    """Number of critics, with independent weights."""
+    q_aggregate: values.Aggregate = "mean"
+    """How the critics are combined into one value, in the TD target and where the method has published it: the mean,
+    the lowest (min), or the lower of two that are drawn at random (random_pair)."""
+    pessimism: float = 0.0
+    """rho: with q_aggregate mean, the value is the mean of the critics minus rho of their standard deviations."""
 
     def __post_init__(self):
         super().__post_init__()
+        at_least_one(self, "critics")
+        not_negative(self, "pessimism")
+        if self.pessimism and self.q_aggregate != "mean":
+            raise ConfigError(
+                f"pessimism lowers the mean of the critics: it needs q_aggregate mean, not {self.q_aggregate}"
+            )
+        if self.q_aggregate == "random_pair" and self.critics < 2:
+            raise ConfigError(f"q_aggregate random_pair needs at least 2 critics, not {self.critics}")
         if not 0 < self.target_rate <= 1:
             raise ConfigError(f"target_rate must lie in (0, 1], not {self.target_rate}")
         if not 0 <= self.discount < 1:
             raise ConfigError(f"discount must lie in [0, 1), not {self.discount}")
+
+    def aggregate(self, q: jax.Array, key: PRNGKey) -> jax.Array:
+        """One value from those of the critics, (critics, ...). A random pair is drawn from the key."""
+        return values.aggregate(q, self.q_aggregate, self.pessimism, key)
 
 
 @dataclass(frozen=True)
 class FlowConfig(ValueConfig):
     """Options of methods with a TD critic and a flow."""
 
-    q_aggregate: values.Aggregate = "mean"
-    """How the two target critics are combined into one TD target."""
     flow_steps: int = 10
     """Euler steps from noise to an action."""
 
@@ -252,11 +269,17 @@ def critic_loss(
 
 
 def policy_critic_loss(
-    critic: Any, own: Params, target: Params, batch: Batch, next_actions: jax.Array, config: FlowConfig
+    critic: Any,
+    own: Params,
+    target: Params,
+    batch: Batch,
+    next_actions: jax.Array,
+    config: ValueConfig,
+    key: PRNGKey,
 ) -> tuple[jax.Array, Metrics]:
-    """E (Q(s, a) - r - gamma m Qbar(s', a'))^2 for the policy's own next actions."""
+    """E (Q(s, a) - r - gamma m Qbar(s', a'))^2 for the policy's own next actions. The key draws a random pair."""
     next_q = critic.apply(target, batch.next_observations, next_actions)
-    return critic_loss(critic, own, batch, values.aggregate(next_q, config.q_aggregate), config.discount)
+    return critic_loss(critic, own, batch, config.aggregate(next_q, key), config.discount)
 
 
 def flow_act(critic: Any, policy: FlowPolicy, spec: Spec) -> tuple[Act, Choose]:
