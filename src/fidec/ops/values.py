@@ -33,7 +33,7 @@ def value_scale(values: Float[Array, " b"]) -> Float[Array, ""]:
     return jax.lax.stop_gradient(1.0 / jnp.maximum(jnp.abs(values).mean(), 1e-6))
 
 
-def expectile_loss(difference: Float[Array, " b"], expectile: float) -> Float[Array, ""]:
+def expectile_loss(difference: Float[Array, "*batch"], expectile: float) -> Float[Array, ""]:
     """The mean of |tau - 1(u < 0)| u^2. Its minimiser is the tau-expectile; for 0.5 that is the mean."""
     weight = jnp.where(difference >= 0, expectile, 1.0 - expectile)
     return jnp.mean(weight * difference**2)
