@@ -99,7 +99,7 @@ class Observer(nn.Module):
 class Critic(Observer):
     """An ensemble of Q functions with independent parameters; the ensemble is the leading axis.
 
-    The heads share the encoder.
+    The heads share the encoder. A critic of return distributions takes noise as a third input.
     """
 
     hidden: Sequence[int]
@@ -112,7 +112,7 @@ class Critic(Observer):
 
     @nn.compact
     def __call__(
-        self, observations: Shaped[Array, "..."], actions: Float[Array, "*batch d"]
+        self, observations: Shaped[Array, "..."], actions: Float[Array, "*batch d"], *noise: Float[Array, "*batch _"]
     ) -> Float[Array, "ensemble *batch"]:
         heads = nn.vmap(
             MLP,
@@ -122,7 +122,7 @@ class Critic(Observer):
             out_axes=0,
             axis_size=self.ensemble,
         )
-        x = jnp.concatenate([beside(self.encode(observations), actions), actions], axis=-1)
+        x = jnp.concatenate([beside(self.encode(observations), actions), actions, *noise], axis=-1)
         mlp = heads(self.hidden, 1, self.layer_norm, self.output_scale, self.activation, self.kernel)
         return mlp(x).squeeze(-1)
 

@@ -84,6 +84,7 @@ RIVALS = {
     "iql": ({"alpha": 3.0}, 0.35),
     "ifql": ({"flow_steps": 5, "samples": 16}, 0.5),
     "fql": ({"flow_steps": 5, "alpha": 3.0}, 0.28),
+    "fan": ({"flow_steps": 5, "actor_penalty": 3.0}, 0.28),
     "fawac": ({"flow_steps": 5, "alpha": 3.0}, 0.35),
     "fbrac": ({"flow_steps": 5, "alpha": 1.0}, 0.6),
     "rebrac": ({"actor_penalty": 0.3}, 0.5),

@@ -138,6 +138,12 @@ SEES = {
     "cac": {"critic": set(), "actor": {"critic"}},
     "calql": {"critic": {"actor"}, "actor": {"critic", "temperature"}, "temperature": {"actor"}},
     "deflow": RESIDUAL,
+    "fan": {
+        "critic": {"flow", "policy", "upper"},
+        "upper": set(),
+        "flow": set(),
+        "policy": {"critic", "flow", "upper"},
+    },
     "fawac": {"critic": {"flow"}, "value": set(), "flow": {"critic", "value"}},
     "fbrac": {"critic": {"flow"}, "flow": {"critic"}},
     "fidec": RESIDUAL,

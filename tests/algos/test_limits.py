@@ -21,7 +21,7 @@ from fidec.algos.common import backbone
 from fidec.ops import policies, values
 from fidec.types import Spec
 from helpers import some
-from helpers.algorithms import equal, fast_jit
+from helpers.algorithms import assert_close, equal, fast_jit, scaled
 from helpers.algorithms import make_batch as random_batch
 
 SPEC, ROWS, HIDDEN = Spec((3,), 2), 8, (8,)
@@ -194,3 +194,37 @@ def test_fql_with_a_huge_weight_only_distils():
     assert cosine(both, distilling) > 1.0 - 1e-6
     # The rest is the gradient of Q, which turns it at a small weight.
     assert cosine(both - distilling + 0.1 * distilling / alpha, distilling) < 0.99
+
+
+def test_fan_with_a_huge_weight_only_anchors_and_without_one_does_not_ask_the_flow():
+    _, state, update = method("fan", actor_penalty=1e4)
+    blind = {name: jax.tree.map(jnp.zeros_like, state.params[name]) for name in ("critic", "upper")}
+    both = gradient(update(state, make_batch(), KEY)[0], "policy")
+    anchoring = gradient(update(state._replace(params=state.params | blind), make_batch(), KEY)[0], "policy")
+    assert cosine(both, anchoring) > 1.0 - 1e-6
+    # Without weights the flow has no effect on any other module.
+    _, state, update = method("fan", actor_penalty=0.0, critic_penalty=0.0)
+    other = state._replace(params={**state.params, "flow": scaled(state.params["flow"], 2.0)})
+    usual, changed = (update(each, make_batch(), KEY)[0] for each in (state, other))
+    assert all(equal(usual.params[name], changed.params[name]) for name in ("critic", "upper", "policy"))
+
+
+def test_fan_asks_for_the_upper_value_only_where_there_is_a_choice():
+    algorithm, state, _ = method("fan", flow_steps=2)
+    observations = make_batch().observations
+    blind = state._replace(params={name: state.params[name] for name in ("flow", "policy")})
+    assert equal(algorithm.act(blind, observations, KEY), algorithm.act(state, observations, KEY))
+    upper: Any = nn.Critic(HIDDEN)
+
+    def value(candidates):
+        actions = some(algorithm.choose)(state, observations, KEY, candidates)
+        return upper.apply(state.params["upper"], observations, actions).mean()
+
+    assert value(64) > value(8) > value(2)
+
+
+def test_a_frozen_flow_changes_nothing_else_of_fan():
+    algorithm, state, _ = method("fan", train_flow=False)
+    joint, _ = fast_jit(algorithm.update)(state, make_batch(), KEY)
+    frozen, _ = fast_jit(some(algorithm.frozen).update)(state, make_batch(), KEY)
+    assert_close(frozen, joint, rtol=1e-5, atol=1e-7)

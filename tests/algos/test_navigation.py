@@ -115,6 +115,7 @@ RIVALS = {
     "cac": ({"eta": 1.0, "samples": 8, "schedule_steps": UPDATES, "scale_consistency": False, **FAST_AVERAGE}, 0.7),
     "calql": ({"alpha": 0.1, "reward_scale": 1.0, "policy_learning_rate": 3e-3}, 0.7),
     "deflow": ({"budget": 0.1}, 0.7),
+    "fan": ({"actor_penalty": 1.0}, 0.7),
     "fawac": ({"alpha": 3.0}, 0.7),
     "fbrac": ({"alpha": 1.0}, 0.7),
     "fidec": ({"budget": 0.1}, 0.7),

@@ -246,6 +246,64 @@ def test_fql(aggregate, normalize):
     run.check("policy", policy_loss, *(partial(policy_loss, **other) for other in others))
 
 
+@pytest.mark.parametrize(("aggregate", "normalize"), [("min", False), ("mean", True)])
+def test_fan(aggregate, normalize):
+    actor_penalty, critic_penalty, expectile = 0.1, 0.3, 0.8
+    options = {"actor_penalty": actor_penalty, "critic_penalty": critic_penalty, "expectile": expectile}
+    options |= {"q_aggregate": aggregate, "normalize_q": normalize}
+    run, batch = step("fan", ("critic", "upper", "flow", "policy"), **options), make_batch()
+    params, target = run.before.params, run.before.target["critic"]
+    critic: Any = nn.Critic(HIDDEN)
+    student: Any = nn.ResidualMap(HIDDEN, DIM)
+    flow_key, other_key = jax.random.split(KEY)
+    next_key, upper_key, policy_key = jax.random.split(other_key, 3)
+    run.check("flow", lambda own: matching(own, batch, flow_key).mean())
+
+    def q(own, actions, noise):
+        return critic.apply(own, batch.observations, jnp.concatenate([actions, noise], axis=-1))
+
+    def anchoring(observations, noise, actions, key):
+        t = jax.random.uniform(key, (ROWS, 1))
+        return (actions - noise - FIELD.apply(params["flow"], observations, (1 - t) * noise + t * actions, t)) ** 2
+
+    noise_key, time_key = jax.random.split(next_key)
+    noise = normal(noise_key)
+    proposed = student.apply(params["policy"], batch.next_observations, noise)
+    assert jnp.any(jnp.abs(proposed) > 1.0)
+    right, wrong = (jnp.min, jnp.mean) if aggregate == "min" else (jnp.mean, jnp.min)
+
+    def critic_loss(own, aggregate=right, anchored=clip, total=jnp.sum, noise=noise):
+        z = aggregate(critic.apply(params["upper"], batch.next_observations, clip(proposed)), axis=0)
+        penalty = total(anchoring(batch.next_observations, normal(noise_key), anchored(proposed), time_key), axis=-1)
+        goal = batch.rewards + DISCOUNT * batch.masks * (z - critic_penalty * penalty)
+        return jnp.mean((q(own, batch.actions, noise) - goal) ** 2)
+
+    others = [{"aggregate": wrong}, {"anchored": lambda a: a}, {"total": jnp.mean}, {"noise": normal(KEY)}]
+    run.check("critic", critic_loss, *(partial(critic_loss, **other) for other in others))
+
+    def upper_loss(own, judge=target, aggregate=jnp.mean, above=expectile):
+        error = aggregate(q(judge, batch.actions, normal(upper_key)), axis=0)
+        error -= critic.apply(own, batch.observations, batch.actions)
+        return jnp.mean(jnp.where(error > 0, above, 1 - above) * error**2)
+
+    others = [{"judge": params["critic"]}, {"aggregate": jnp.min}, {"above": 1 - expectile}]
+    run.check("upper", upper_loss, *(partial(upper_loss, **other) for other in others))
+
+    noise_key, time_key, critic_key = jax.random.split(policy_key, 3)
+
+    def policy_loss(own, anchored=lambda a: a, key=critic_key, aggregate=jnp.mean, normalize=normalize, weight=1.0):
+        actions = student.apply(own, batch.observations, normal(noise_key))
+        anchor = anchoring(batch.observations, normal(noise_key), anchored(actions), time_key).mean()
+        judged = aggregate(q(params["critic"], clip(actions), normal(key)), axis=0)
+        best = aggregate(critic.apply(params["upper"], batch.observations, clip(actions)), axis=0)
+        scales = [1.0 / sg(jnp.abs(each).mean()) if normalize else 1.0 for each in (judged, best)]
+        return actor_penalty * anchor - scales[0] * judged.mean() - weight * scales[1] * best.mean()
+
+    others = [{"anchored": clip}, {"key": noise_key}, {"aggregate": jnp.min}, {"normalize": not normalize}]
+    others.append({"weight": 0.0})
+    run.check("policy", policy_loss, *(partial(policy_loss, **other) for other in others))
+
+
 def test_fawac():
     alpha, limit = 1.5, 13.0
     run = step("fawac", ("critic", "value", "flow"), alpha=alpha, weight_limit=limit, flow_steps=3)

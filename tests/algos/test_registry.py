@@ -161,6 +161,8 @@ def test_every_option_is_documented(name):
         ("cac", {"backup_samples": 0}),
         ("calql", {"alpha": -1.0}),
         ("deflow", {"flow_steps": 0}),
+        ("fan", {"critic_penalty": -1.0}),
+        ("fan", {"expectile": 1.0}),
         ("fawac", {"weight_limit": -1.0}),
         ("fbrac", {"alpha": float("nan")}),
         ("fql", {"alpha": -1.0}),

@@ -86,6 +86,39 @@ def test_matching_loss_of_the_exact_velocity_is_the_conditional_variance():
     assert worse.mean() - best.mean() == pytest.approx(0.25, abs=4 * error)
 
 
+def test_the_straight_path_that_a_gaussian_flow_fits_best_ends_at_two_over_pi_of_its_width(points):
+    """Along each axis, E_t of the squared residual is quadratic in the end a, for every noise z.
+
+    With D = (1 - t)^2 + t^2 S it is E [((1 - t) (a - m) - t S z)^2 / D^2], as for m = 0. The integrals of (1 - t)^2,
+    t (1 - t) and t^2 over D^2 are pi / (4 s), 1 / (2 s^2) and pi / (4 s^3), s^2 = S. So a - m = 2 s z / pi is best,
+    and s (pi / 4 - 1 / pi) z^2 is left.
+    """
+    grid, weights = np.polynomial.legendre.leggauss(60)
+    widths = np.sqrt(VARIANCES)
+    with jax.enable_x64(True):
+
+        def cost(ends):
+            residual = jax.vmap(lambda t: flow.path_residual(velocity, jnp.asarray(points), ends, t))((grid + 1) / 2)
+            return jnp.tensordot(weights / 2, jnp.sum(residual**2, axis=-1), axes=1)
+
+        best = MEAN + (points @ AXES * widths * 2 / np.pi) @ AXES.T
+        slopes = jax.grad(lambda ends: cost(ends).sum())(jnp.asarray(best))
+        left = np.sum(widths * (np.pi / 4 - 1 / np.pi) * (points @ AXES) ** 2, axis=-1)
+        np.testing.assert_allclose(slopes, np.zeros_like(points), atol=1e-8)
+        np.testing.assert_allclose(cost(jnp.asarray(best)), left, rtol=1e-8)
+        # A step e along the axes costs pi / (4 s) e^2 more. The end of the flow itself is such a step.
+        step = points @ AXES * widths * (1 - 2 / np.pi)
+        more = np.sum(np.pi / (4 * widths) * step**2, axis=-1)
+        np.testing.assert_allclose(cost(jnp.asarray(best + step @ AXES.T)), left + more, rtol=1e-8)
+
+
+def test_a_straight_flow_leaves_no_residual(points):
+    shift, t = jnp.asarray([0.3, -0.2, 0.1]), jnp.linspace(0, 1, 40)[:, None]
+    noise = jnp.asarray(points)
+    residual = flow.path_residual(lambda x, t: jnp.broadcast_to(shift, x.shape), noise, noise + shift, t)
+    np.testing.assert_allclose(residual, np.zeros_like(points), atol=1e-6)
+
+
 def moments(steps, method):
     """Exact mean and covariance of the sampler's output: here it is an affine map of the noise."""
     inputs = jnp.concatenate([jnp.zeros((1, 3)), jnp.eye(3)]).astype(jnp.float64)

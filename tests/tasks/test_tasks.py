@@ -13,6 +13,7 @@ import pytest
 from fidec import algos, api, cli, tasks
 from fidec.cli.train import _picked, read_args
 from fidec.errors import ConfigError
+from fidec.tasks.benchmark import FAMILIES
 from fidec.train.config import RunConfig, resolve_options
 from fidec.train.resolve import resolve
 
@@ -43,6 +44,39 @@ def test_nothing_is_invented_where_nothing_was_published():
     assert resolve_options("fidec", "paper", "pointmaze-medium-navigate-singletask-v0") == algos.get(
         "fidec"
     ).configure("paper")
+
+
+HANDS = ("human", "cloned", "expert")  # data of each of Adroit's hands
+FAN_OPTIONS = ("actor_penalty", "critic_penalty", "discount", "q_aggregate")
+FAN = {
+    "antsoccer-arena-navigate": (10, 0.1, 0.995, "mean"),
+    "cube-double-play": (100, 0, 0.995, "mean"),
+    **dict.fromkeys(("scene-play", "puzzle-3x3-play", "puzzle-4x4-play"), (100, 3, 0.995, "mean")),
+    **dict.fromkeys(("visual-cube-double-play", "visual-puzzle-4x4-play"), (100, 0.1, 0.995, "min")),
+    **{
+        f"antmaze-{size}-{kind}-v2": (3, 0.03, 0.99, "min")
+        for size in ("medium", "large")
+        for kind in ("play", "diverse")
+    },
+    **{f"pen-{kind}-v1": (1000, 0, 0.99, "min") for kind in HANDS},
+    **{f"door-{kind}-v1": (3000, 10, 0.99, "min") for kind in HANDS},
+    **{f"hammer-{kind}-v1": (10000, 0.3, 0.99, "min") for kind in HANDS},
+    **{f"relocate-{kind}-v1": (10000, 10, 0.99, "min") for kind in HANDS},
+}
+
+
+def test_fan_has_the_options_of_its_scripts_and_elsewhere_no_weights():
+    found = {}
+    for name, family in FAMILIES.items():
+        options = family.options("fan", "recommended")
+        if "actor_penalty" in options:
+            found[name] = tuple(options[option].value for option in FAN_OPTIONS)
+            assert all(options[option].source.startswith("FAN's released scripts") for option in FAN_OPTIONS)
+        else:
+            assert {each.source for each in options.values()} == {"FQL's README"}
+    assert found == FAN
+    online = FAMILIES["antsoccer-arena-navigate"].options("fan", "recommended", "online")
+    assert (online["actor_penalty"].value, online["critic_penalty"].value) == (10, 0)
 
 
 # --- looking up, and what a run picks ---------------------------------------------------------------------------

@@ -52,6 +52,11 @@ def times(x: Array, t: Array | float) -> Array:
     return jnp.zeros_like(x[..., :1]) + t
 
 
+def path_residual(velocity: Velocity, noise: Vector, data: Vector, t: Time) -> Float[Array, "... d"]:
+    """v(x_t, t) - (a - z). It is zero at all t if the flow goes from z to a in a straight line."""
+    return velocity(interpolate(noise, data, t), t) - target_velocity(noise, data)
+
+
 def matching_loss(
     velocity: Velocity, actions: Float[Array, "b d"], key: PRNGKey, weights: Float[Array, "b d"] | None = None
 ) -> Float[Array, ""]:
@@ -70,7 +75,7 @@ def _matching_residual(velocity: Velocity, actions: Float[Array, "b d"], key: PR
     noise_key, time_key = jax.random.split(key)
     noise = jax.random.normal(noise_key, actions.shape)
     t = jax.random.uniform(time_key, (*actions.shape[:-1], 1))
-    return velocity(interpolate(noise, actions, t), t) - target_velocity(noise, actions)
+    return path_residual(velocity, noise, actions, t)
 
 
 def sample(

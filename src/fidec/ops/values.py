@@ -61,7 +61,7 @@ def value_scale(values: Float[Array, " b"]) -> Float[Array, ""]:
 
 
 def expectile_loss(
-    difference: Float[Array, " b"], expectile: float, weights: Float[Array, " b"] | None = None
+    difference: Float[Array, "*batch"], expectile: float, weights: Float[Array, " b"] | None = None
 ) -> Float[Array, ""]:
     """The mean of w |tau - 1(u < 0)| u^2. Its minimiser is the tau-expectile; for 0.5 that is the mean."""
     asymmetry = jnp.where(difference >= 0, expectile, 1.0 - expectile)

@@ -10,12 +10,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from fidec.tasks.published import FQL, FQL_ONLINE, FQL_PAPER, Family, Row, Space, merged, options_from
+from fidec.tasks.published import (
+    FAN,
+    FQL,
+    FQL_ONLINE,
+    FQL_PAPER,
+    Family,
+    Row,
+    Space,
+    fan_options,
+    merged,
+    options_from,
+)
 
 CORL = "CORL"
 SRPO = "SRPO's released code"
 IDQL = "IDQL's released code"
 CAC = "CAC's released code"
+FAN_FIRST = f"{FAN}, first of two values"
 
 
 def _antmaze(
@@ -47,6 +59,7 @@ def _antmaze(
             options_from(SRPO, srpo={"beta": srpo, "expectile": 0.9, "normalize_value_gradient": True}),
             options_from(FQL_PAPER, cac={"grad_clip": 5.0}),
             options_from(CAC, cac=cac),
+            {} if "umaze" in name else fan_options(3.0, 0.03, 0.99, "min"),
         ),
     )
 
@@ -57,12 +70,22 @@ _SPACES = {
     "hammer": Space((46,), 26, 200, None),
     "relocate": Space((39,), 30, 200, None),
 }
+# FAN's weights in actor and critic. For the named one its scripts have a second value (1, 10000, 1 and 30000), and do
+# not say which of a hand's data sets it belongs to. They name version v0 of the data.
+_FAN = {
+    "pen": ((1000.0, 0.0), "critic_penalty"),
+    "door": ((3000.0, 10.0), "actor_penalty"),
+    "hammer": ((10000.0, 0.3), "critic_penalty"),
+    "relocate": ((10000.0, 10.0), "actor_penalty"),
+}
 
 
 def _adroit(name: str, row: Row, *, rebrac: tuple[float, float], online: bool = False) -> Family:
     actor, critic = rebrac
     hand = name.partition("-")[0]
     value = {"expectile": 0.7}
+    penalties, unclear = _FAN[hand]
+    fan = fan_options(*penalties, 0.99, "min")
     return Family(
         name,
         "d4rl",
@@ -83,6 +106,8 @@ def _adroit(name: str, row: Row, *, rebrac: tuple[float, float], online: bool = 
             ),
             # CAC's code has options for pen-human and pen-cloned alone. FQL's authors took them for all hands.
             options_from(CAC if name in ("pen-human-v1", "pen-cloned-v1") else FQL_PAPER, cac={"q_norm": True}),
+            fan,
+            options_from(FAN_FIRST, fan={unclear: fan["fan"][unclear].value}),
         ),
         online=merged(options_from(FQL, fql={"alpha": 1000.0}), options_from(FQL_ONLINE, ifql={"samples": 128}))
         if online

@@ -10,7 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fidec.tasks.published import FQL, FQL_ONLINE, FQL_PAPER, Family, Row, Space, merged, options_from
+from fidec.tasks.published import (
+    FAN,
+    FQL,
+    FQL_ONLINE,
+    FQL_PAPER,
+    Family,
+    Row,
+    Space,
+    fan_options,
+    merged,
+    options_from,
+)
 
 # FQL's authors chose widths and expectiles by the kind of task. Options that are not given here keep their default.
 _WIDE = {"expectile": 0.7, "hidden": (512, 512)}
@@ -28,6 +39,8 @@ def _family(
     *,
     calql: Mapping[str, Any] | None = None,
     online_fql: float | None = None,
+    fan: tuple[float, float] | None = None,
+    online_fan: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Family:
     env = name.rpartition("-")[0]
@@ -40,8 +53,15 @@ def _family(
         space,
         row,
         default_task=default_task,
-        extra=merged(kind, options_from(FQL_ONLINE, calql=calql or {})),
-        online=options_from(FQL, fql={"alpha": online_fql}) if online_fql is not None else {},
+        extra=merged(
+            kind,
+            options_from(FQL_ONLINE, calql=calql or {}),
+            {} if fan is None else fan_options(*fan, 0.995, "min" if visual else "mean"),
+        ),
+        online=merged(
+            options_from(FQL, fql={"alpha": online_fql}) if online_fql is not None else {},
+            options_from(FAN, fan=online_fan or {}),
+        ),
         **more,
     )
 
@@ -92,6 +112,8 @@ _ALL = (
         discount=0.995,
         calql={"lagrange_gap": 0.2},
         online_fql=30.0,
+        fan=(10.0, 0.1),
+        online_fan={"critic_penalty": 0.0},
     ),
     _family(
         "cube-single-play",
@@ -105,6 +127,7 @@ _ALL = (
         Space((37,), 5, 500),
         Row(0.3, (0.1, 0.0), 32, 0.1, 0.3, 0.3, 100.0, 32, 300.0, 0.001),
         calql={"alpha": 0.01},
+        fan=(100.0, 0.0),
     ),
     _family(
         "scene-play",
@@ -112,6 +135,7 @@ _ALL = (
         Space((40,), 5, 750),
         Row(10.0, (0.1, 0.01), 32, 0.1, 0.3, 0.3, 100.0, 32, 300.0, 0.001),
         calql={"alpha": 0.01},
+        fan=(100.0, 3.0),
     ),
     _family(
         "puzzle-3x3-play",
@@ -120,6 +144,7 @@ _ALL = (
         Row(10.0, (0.3, 0.01), 32, 0.1, 0.01, 0.3, 100.0, 32, 1000.0, 0.0005),
         budget_deflow=0.005,
         budget_released=0.005,
+        fan=(100.0, 3.0),
     ),
     _family(
         "puzzle-4x4-play",
@@ -129,6 +154,7 @@ _ALL = (
         budget_deflow=0.005,
         budget_released=0.005,
         calql={"alpha": 0.003},
+        fan=(100.0, 3.0),
     ),
     _family(
         "visual-cube-single-play",
@@ -141,6 +167,7 @@ _ALL = (
         2,
         _pixels(500),
         Row(0.3, (0.1, 0.0), None, None, None, None, 100.0, 32, 100.0, 0.001),
+        fan=(100.0, 0.1),
     ),
     _family(
         "visual-scene-play",
@@ -161,6 +188,7 @@ _ALL = (
         _pixels(500),
         Row(3.0, (0.3, 0.01), None, None, None, None, 300.0, 32, 300.0, 0.0005),
         budget_released=0.005,
+        fan=(100.0, 0.1),
     ),
 )
 FAMILIES = {family.name: family for family in _ALL}

@@ -11,6 +11,7 @@ FQL = "FQL's README"
 FQL_PAPER = "FQL paper's appendix"
 FQL_ONLINE = "FQL paper's offline-to-online table"
 DEFLOW = "DeFlow's README"
+FAN = "FAN's released scripts"
 REGISTRY = "registry of FiDec's released code"
 
 # The shared options that a method has. A method that is not listed here (a plug-in) is offered all of them.
@@ -19,7 +20,7 @@ _FLOW = ("discount", "q_aggregate")
 _SHARED = {
     "bc": (),
     **dict.fromkeys(("iql", "rebrac", "idql", "srpo", "cac", "ifql", "calql"), _DISCOUNT),
-    **dict.fromkeys(("fawac", "fbrac", "fql", "rlpd"), _FLOW),
+    **dict.fromkeys(("fan", "fawac", "fbrac", "fql", "rlpd"), _FLOW),
 }
 
 
@@ -72,6 +73,12 @@ def options_from(source: str, **methods: Mapping[str, Any]) -> dict[str, dict[st
         method: {name: Published(value, source) for name, value in options.items()}
         for method, options in methods.items()
     }
+
+
+def fan_options(actor: float, critic: float, discount: float, q_aggregate: str) -> dict[str, dict[str, Published]]:
+    """FAN's options: the weights in actor and critic, and its own discount and aggregation."""
+    penalties = {"actor_penalty": actor, "critic_penalty": critic}
+    return options_from(FAN, fan={**penalties, "discount": discount, "q_aggregate": q_aggregate})
 
 
 def merged(*parts: Options) -> dict[str, dict[str, Published]]:
