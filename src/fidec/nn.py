@@ -148,10 +148,11 @@ class Actor(Observer):
     action_dim: int
     activation: Callable = nn.gelu
     encoder: nn.Module | None = None
+    output_scale: float = 0.01
 
     @nn.compact
     def __call__(self, observations: Shaped[Array, "..."]) -> Float[Array, "*batch d"]:
-        mlp = MLP(self.hidden, self.action_dim, output_scale=0.01, activation=self.activation)
+        mlp = MLP(self.hidden, self.action_dim, output_scale=self.output_scale, activation=self.activation)
         return mlp(self.encode(observations))
 
 
@@ -197,6 +198,29 @@ class VelocityField(Observer):
     ) -> Float[Array, "*batch d"]:
         features = observations if encoded else self.encode(observations)
         return MLP(self.hidden, self.action_dim)(jnp.concatenate([beside(features, x), x, t], axis=-1))
+
+
+class MeanFlow(Observer):
+    """g(s, x, t, r) = x + u(s, x, t, r), u the mean velocity of a flow from time t to time r.
+
+    From noise at t = 0 to r = 1, g is the action.
+    """
+
+    hidden: Sequence[int]
+    action_dim: int
+    encoder: nn.Module | None = None
+
+    @nn.compact
+    def __call__(
+        self,
+        observations: Shaped[Array, "..."],
+        x: Float[Array, "*batch d"],
+        t: Float[Array, "*batch 1"],
+        r: Float[Array, "*batch 1"],
+        encoded: bool = False,
+    ) -> Float[Array, "*batch d"]:
+        features = observations if encoded else self.encode(observations)
+        return MLP(self.hidden, self.action_dim)(jnp.concatenate([beside(features, x), x, t, r - t], axis=-1))
 
 
 class ResidualMap(Observer):

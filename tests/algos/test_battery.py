@@ -153,6 +153,7 @@ SEES = {
     "idql": {**EXPECTILE, "denoiser": set()},
     "ifql": {**EXPECTILE, "flow": set()},
     "iql": {**EXPECTILE, "actor": {"critic", "value"}},
+    "lps": {"critic": {"flow", "policy"}, "flow": set(), "policy": {"critic", "flow"}},
     "rebrac": {"critic": set(), "actor": {"critic"}},
     "rlpd": {"critic": {"actor"}, "actor": {"critic", "temperature"}, "temperature": {"actor"}},
     "srpo": {**EXPECTILE, "denoiser": set(), "policy": set()},

@@ -123,6 +123,7 @@ RIVALS = {
     "idql": ({"samples": 16, **SMALL_DENOISER}, 0.7),
     "ifql": ({"samples": 16}, 0.7),
     "iql": ({"alpha": 5.0}, 0.7),
+    "lps": ({"flow_steps": 1}, 0.7),
     "rebrac": ({"actor_penalty": 0.05}, 0.7),
     "rlpd": ({}, 0.7),
     "srpo": ({"beta": 0.3, "policy_hidden": (32, 32), **SMALL_DENOISER}, 0.7),

@@ -352,6 +352,74 @@ def test_fbrac():
     run.check("flow", flow_loss, *(partial(flow_loss, **other) for other in others))
 
 
+@pytest.mark.parametrize("steering", ["direct", "distilled"])
+def test_lps(steering):
+    """The mean flow's loss as it was published, with noise at time 1 and u = z - g."""
+    names = ("critic", "flow", "policy") + (("latent_critic",) if steering == "distilled" else ())
+    run, batch = step("lps", names, steering=steering), make_batch()
+    params, critic = run.before.params, nn.Critic(HIDDEN)
+    mean_flow: Any = nn.MeanFlow(HIDDEN, DIM)
+    actor: Any = nn.Actor(HIDDEN, DIM)
+    flow_key, latent_key = jax.random.split(KEY)
+
+    def sphere(x):
+        return x / jnp.sqrt(jnp.sum(x**2, axis=-1, keepdims=True) + 1e-6) * DIM**0.5
+
+    def sample(observations, z):
+        """One step; not clipped."""
+        return mean_flow.apply(params["flow"], observations, z, jnp.zeros((ROWS, 1)), jnp.ones((ROWS, 1)))
+
+    def latent(own, observations, bound=sphere):
+        return bound(actor.apply(own, observations))
+
+    def next_actions(bound=sphere):
+        return sample(batch.next_observations, latent(params["policy"], batch.next_observations, bound))
+
+    others = ((jnp.mean, sphere), (jnp.min, lambda z: -sphere(z)))
+    wrong = (policy_critic_loss(run, batch, how, next_actions(bound)) for how, bound in others)
+    run.check("critic", policy_critic_loss(run, batch, jnp.min, next_actions()), *wrong)
+
+    noise_key, time_key = jax.random.split(flow_key)
+    times = jax.nn.sigmoid(jax.random.normal(time_key, (2, ROWS, 1)) - 0.4)
+    late, early = times.max(axis=0), times.min(axis=0)
+    early = jnp.where(jnp.arange(ROWS)[:, None] < 6, late, early)  # three quarters without an interval
+
+    def flow_loss(own, early=early, bound=sphere, weigh=True, mean=True):
+        e = bound(normal(noise_key))
+        z, v = (1 - late) * batch.actions + late * e, e - batch.actions
+        u = lambda z, t, r: z - mean_flow.apply(own, batch.observations, z, 1 - t, 1 - r)  # noqa: E731
+        value, change = jax.jvp(u, (z, late, early), (v, jnp.ones_like(late), jnp.zeros_like(early)))
+        goal = v - (late - early) * change if mean else v
+        error = jnp.mean((value - sg(goal)) ** 2, axis=-1)
+        return jnp.mean(error / sg(jnp.sqrt(error + 1e-3)) if weigh else error)
+
+    others = [{"early": times.min(axis=0)}, {"bound": lambda z: z}, {"weigh": False}, {"mean": False}]
+    run.check("flow", flow_loss, *(partial(flow_loss, **other) for other in others))
+
+    def q(z, bound=clip):
+        return critic.apply(params["critic"], batch.observations, bound(sample(batch.observations, z)))
+
+    def policy_loss(own, bound=clip, size=jnp.abs, distilled=steering == "distilled", aggregate=jnp.mean):
+        z = latent(own, batch.observations)
+        heads = critic.apply(params["latent_critic"], batch.observations, z) if distilled else q(z, bound)
+        value = aggregate(heads, axis=0)
+        return -value.mean() / sg(size(value).mean())
+
+    others = [{"size": jnp.square}, {"aggregate": jnp.min}]
+    others.append({"distilled": False} if steering == "distilled" else {"bound": lambda a: a})
+    run.check("policy", policy_loss, *(partial(policy_loss, **other) for other in others))
+
+    if steering == "distilled":
+
+        def latent_critic_loss(own, bound=sphere, aggregate=jnp.mean):
+            z = bound(normal(latent_key))
+            goal = aggregate(q(z), axis=0)
+            return jnp.mean((critic.apply(own, batch.observations, z) - goal) ** 2)
+
+        others = [{"bound": lambda z: z}, {"aggregate": jnp.min}]
+        run.check("latent_critic", latent_critic_loss, *(partial(latent_critic_loss, **other) for other in others))
+
+
 # Maxima over draws and minima over critics do not commute: at Q_1 = -Q_2 they differ in sign.
 
 

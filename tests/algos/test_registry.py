@@ -170,6 +170,7 @@ def test_every_option_is_documented(name):
         ("ifql", {"flow_steps": 0}),
         ("iql", {"alpha": -1.0}),
         ("iql", {"exploration_noise": -0.1}),
+        ("lps", {"interval_share": 0.0}),
         ("rebrac", {"exploration_noise": float("nan")}),
         ("rebrac", {"exploration_noise_limit": -0.5}),
         ("rebrac", {"noise_limit": -0.5}),

@@ -18,7 +18,7 @@ from helpers.algorithms import fast_jit
 
 SPEC = Spec((3,), 2)
 ROWS = 20_000
-OWN_NOISE = ("calql", "iql", "rebrac", "rlpd")
+OWN_NOISE = ("calql", "iql", "lps", "rebrac", "rlpd")
 ONLINE = sorted(name for name in base.METHODS.builtin() if not algos.get(name).offline_only)
 
 

@@ -52,7 +52,7 @@ def times(x: Array, t: Array | float) -> Array:
     return jnp.zeros_like(x[..., :1]) + t
 
 
-def path_residual(velocity: Velocity, noise: Vector, data: Vector, t: Time) -> Float[Array, "... d"]:
+def path_residual(velocity: Velocity, noise: Vector, data: Vector, t: Array) -> Float[Array, "... d"]:
     """v(x_t, t) - (a - z). It is zero at all t if the flow goes from z to a in a straight line."""
     return velocity(interpolate(noise, data, t), t) - target_velocity(noise, data)
 

@@ -19,7 +19,7 @@ _DISCOUNT = ("discount",)
 _FLOW = ("discount", "q_aggregate")
 _SHARED = {
     "bc": (),
-    **dict.fromkeys(("iql", "rebrac", "idql", "srpo", "cac", "ifql", "calql"), _DISCOUNT),
+    **dict.fromkeys(("iql", "rebrac", "idql", "srpo", "cac", "ifql", "calql", "lps"), _DISCOUNT),
     **dict.fromkeys(("fan", "fawac", "fbrac", "fql", "rlpd"), _FLOW),
 }
 
