@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fidec.tasks.published import FQL, FQL_ONLINE, FQL_PAPER, Family, Row, Space, merged, options_from
+from fidec.tasks.published import FQL, FQL_ONLINE, FQL_PAPER, QAM, Family, Options, Row, Space, merged, options_from
 
 # FQL's authors chose widths and expectiles by the kind of task. Options that are not given here keep their default.
 _WIDE = {"expectile": 0.7, "hidden": (512, 512)}
@@ -18,6 +18,33 @@ _NARROW = {"hidden": (256, 256, 256, 256)}
 _HIGH = {"expectile": 0.9}
 _LOCOMOTION = options_from(FQL_PAPER, idql=_WIDE, srpo=_WIDE)
 _MANIPULATION = options_from(FQL_PAPER, iql=_NARROW, calql=_NARROW, idql=_HIGH, srpo=_HIGH)
+_CHUNKS = f"{QAM}, with chunks of five actions"
+_SPARSE = f"{_CHUNKS} and sparse rewards"
+
+
+def _qam(
+    plain: float,
+    edit: tuple[float, float] | None,
+    one_step: tuple[float, float] | None,
+    source: str = QAM,
+    pessimism: float = 0.5,
+) -> Options:
+    """QAM's inverse temperatures, with the scale of the edit and the weight of the distillation.
+
+    None: the published runs of the variant are those of plain QAM.
+    """
+
+    def variant(name: str, weight: str, values: tuple[float, float] | None) -> dict[str, Any]:
+        if values is None:
+            return {"variant": "plain"}
+        return {"variant": name, "inverse_temperature": values[0], weight: values[1]}
+
+    parts = {
+        "qam": {"inverse_temperature": plain, "pessimism": pessimism},
+        "qam:edit": variant("edit", "edit_scale", edit),
+        "qam:one_step": variant("one_step", "alpha", one_step),
+    }
+    return options_from(source, **parts)
 
 
 def _family(
@@ -26,6 +53,7 @@ def _family(
     space: Space,
     row: Row,
     *,
+    qam: Options | None = None,
     calql: Mapping[str, Any] | None = None,
     online_fql: float | None = None,
     **more: Any,
@@ -40,7 +68,7 @@ def _family(
         space,
         row,
         default_task=default_task,
-        extra=merged(kind, options_from(FQL_ONLINE, calql=calql or {})),
+        extra=merged(kind, options_from(FQL_ONLINE, calql=calql or {}), qam or {}),
         online=options_from(FQL, fql={"alpha": online_fql}) if online_fql is not None else {},
         **more,
     )
@@ -58,6 +86,7 @@ _ALL = (
         1,
         Space((29,), 8, 1000),
         Row(10.0, (0.003, 0.01), 32, 0.3, 1.0, 3.0, 3.0, 32, 10.0, 0.01),
+        qam=_qam(10.0, (1.0, 0.1), (3.0, 30.0)),
         q_aggregate="min",
     ),
     _family(
@@ -65,6 +94,7 @@ _ALL = (
         1,
         Space((29,), 8, 1000),
         Row(10.0, (0.003, 0.01), 32, 0.3, 1.0, 3.0, 10.0, 32, 10.0, 0.01),
+        qam=_qam(3.0, (10.0, 0.1), (3.0, 30.0)),
         discount=0.995,
         q_aggregate="min",
     ),
@@ -73,6 +103,7 @@ _ALL = (
         1,
         Space((69,), 21, 2000, 2_000_000),
         Row(10.0, (0.01, 0.01), 32, 0.3, 0.03, 3.0, 30.0, 32, 30.0, 0.001),
+        qam=_qam(3.0, (3.0, 0.1), (1.0, 30.0), pessimism=0.0),
         discount=0.995,
         calql={"lagrange_gap": 0.8},
         online_fql=100.0,
@@ -82,6 +113,7 @@ _ALL = (
         1,
         Space((69,), 21, 2000, 2_000_000),
         Row(10.0, (0.01, 0.01), 32, 0.3, 1.0, 3.0, 30.0, 32, 30.0, 0.001),
+        qam=_qam(3.0, (3.0, 0.1), (0.3, 30.0), pessimism=0.0),
         discount=0.995,
     ),
     _family(
@@ -104,6 +136,7 @@ _ALL = (
         2,
         Space((37,), 5, 500),
         Row(0.3, (0.1, 0.0), 32, 0.1, 0.3, 0.3, 100.0, 32, 300.0, 0.001),
+        qam=_qam(1.0, None, None, _CHUNKS),
         calql={"alpha": 0.01},
     ),
     _family(
@@ -111,6 +144,7 @@ _ALL = (
         2,
         Space((40,), 5, 750),
         Row(10.0, (0.1, 0.01), 32, 0.1, 0.3, 0.3, 100.0, 32, 300.0, 0.001),
+        qam=_qam(1.0, None, (1.0, 300.0), _SPARSE),
         calql={"alpha": 0.01},
     ),
     _family(
@@ -118,6 +152,7 @@ _ALL = (
         4,
         Space((55,), 5, 500),
         Row(10.0, (0.3, 0.01), 32, 0.1, 0.01, 0.3, 100.0, 32, 1000.0, 0.0005),
+        qam=_qam(3.0, (1.0, 0.1), None, _SPARSE),
         budget_deflow=0.005,
         budget_released=0.005,
     ),
@@ -126,6 +161,7 @@ _ALL = (
         4,
         Space((83,), 5, 500),
         Row(3.0, (0.3, 0.01), 32, 0.1, 0.01, 0.3, 300.0, 32, 1000.0, 0.0005),
+        qam=_qam(30.0, (0.1, 0.9), (3.0, 3.0), f"{_SPARSE}, 100 million transitions"),
         budget_deflow=0.005,
         budget_released=0.005,
         calql={"alpha": 0.003},
