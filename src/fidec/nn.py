@@ -238,6 +238,24 @@ class ResidualMap(Observer):
         return MLP(self.hidden, self.action_dim)(jnp.concatenate([beside(features, actions), actions], axis=-1))
 
 
+class EditActor(Observer):
+    """Mean and log standard deviation, before the tanh, of a random change of an action; functions of s and a."""
+
+    hidden: Sequence[int]
+    action_dim: int
+    encoder: nn.Module | None = None
+    log_std_bounds: tuple[float, float] = (-20.0, 2.0)
+
+    @nn.compact
+    def __call__(
+        self, observations: Shaped[Array, "..."], actions: Float[Array, "*batch d"]
+    ) -> tuple[Float[Array, "*batch d"], Float[Array, "*batch d"]]:
+        features = self.encode(observations)
+        inputs = jnp.concatenate([beside(features, actions), actions], axis=-1)
+        mean, log_std = jnp.split(MLP(self.hidden, 2 * self.action_dim)(inputs), 2, axis=-1)
+        return mean, jnp.clip(log_std, *self.log_std_bounds)
+
+
 class Denoiser(nn.Module):
     """eps(s, x, k): the noise in an action x that was noised to level k. IDQL's residual network.
 

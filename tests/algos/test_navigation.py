@@ -87,9 +87,11 @@ def best():
 
 def learn(name, **options):
     """Steps to the goal of the policy it learns, and how far its actions are from the behaviour's mean."""
+    name, _, preset = name.partition(":")
     known = algos.get(name).config.__dataclass_fields__
     fields = {"hidden": (32, 32), "learning_rate": 3e-3, "discount": DISCOUNT, "flow_steps": 5, "target_rate": 0.02}
-    algorithm = algos.make(name, SPEC, **{k: v for k, v in fields.items() if k in known} | options)
+    fields = {k: v for k, v in fields.items() if k in known} | {"preset": preset or "recommended"}
+    algorithm = algos.make(name, SPEC, **fields | options)
 
     @jax.jit
     def run(key):
@@ -124,6 +126,9 @@ RIVALS = {
     "ifql": ({"samples": 16}, 0.7),
     "iql": ({"alpha": 5.0}, 0.7),
     "lps": ({"flow_steps": 1}, 0.7),
+    "qam": ({"inverse_temperature": 3.0, "critics": 2}, 0.7),
+    "qam:edit": ({"inverse_temperature": 3.0, "critics": 2, "edit_scale": 0.3}, 0.7),
+    "qam:one_step": ({"inverse_temperature": 3.0, "critics": 2, "alpha": 1.0}, 0.7),
     "rebrac": ({"actor_penalty": 0.05}, 0.7),
     "rlpd": ({}, 0.7),
     "srpo": ({"beta": 0.3, "policy_hidden": (32, 32), **SMALL_DENOISER}, 0.7),

@@ -420,6 +420,103 @@ def test_lps(steering):
         run.check("latent_critic", latent_critic_loss, *(partial(latent_critic_loss, **other) for other in others))
 
 
+@pytest.mark.parametrize("variant", ["plain", "edit", "one_step"])
+def test_qam(variant):
+    tau, rho, scale, alpha, steps = 10.0, 0.5, 0.3, 0.1, 3
+    on_top = {"plain": (), "edit": ("edit", "temperature"), "one_step": ("student",)}[variant]
+    options = {"inverse_temperature": tau, "pessimism": rho, "edit_scale": scale, "alpha": alpha, "flow_steps": steps}
+    options |= {"variant": variant, "critics": 3, "grad_clip": None}
+    run, batch = step("qam", ("critic", "flow", "policy", *on_top), **options), make_batch()
+    params, target = run.before.params, run.before.target
+    critic: Any = nn.Critic(HIDDEN, ensemble=3)
+    editor: Any = nn.EditActor(HIDDEN, DIM)
+    student: Any = nn.ResidualMap(HIDDEN, DIM)
+    flow_key, key = jax.random.split(KEY)
+    next_key, start_key, path_key, top_key = jax.random.split(key, 4)
+    path_start, top_start = normal(start_key, 2, ROWS, DIM)
+
+    def edited(own, observations, actions, key):
+        """The edited action, and the log-density of the edit, by the change of variables."""
+        mean, log_std = editor.apply(own, observations, actions)
+        u = mean + jnp.exp(log_std) * normal(key)
+        gaussian = -0.5 * ((u - mean) / jnp.exp(log_std)) ** 2 - log_std - 0.5 * jnp.log(2 * jnp.pi)
+        return clip(actions + scale * jnp.tanh(u)), jnp.sum(gaussian - jnp.log1p(-(jnp.tanh(u) ** 2)), axis=-1)
+
+    noise_key, edit_key = jax.random.split(next_key)
+    next_actions = clip(solve(params["policy"], batch.next_observations, normal(noise_key)))
+    if variant == "edit":
+        next_actions, _ = edited(params["edit"], batch.next_observations, next_actions, edit_key)
+    if variant == "one_step":
+        next_actions = clip(student.apply(params["student"], batch.next_observations, normal(noise_key)))
+
+    def critic_loss(rho=rho, judge=target["critic"], spread=jnp.std):
+        q = critic.apply(judge, batch.next_observations, next_actions)
+        return partial(td_loss, critic, batch, q.mean(axis=0) - rho * spread(q, axis=0))
+
+    others = [{"rho": 0.0}, {"judge": params["critic"]}, {"spread": partial(jnp.std, ddof=1)}]
+    run.check("critic", critic_loss(), *(critic_loss(**other) for other in others))
+    run.check("flow", lambda own: matching(own, batch, flow_key).mean())
+
+    h = 1.0 / steps
+
+    def velocity(params, x, t):
+        return FIELD.apply(params, batch.observations, x, jnp.full((ROWS, 1), t))
+
+    def sigma(t):
+        return (2 * (1 - t + h) / (t + h)) ** 0.5
+
+    def walk(last):
+        shocks, points = normal(path_key, steps - 1, ROWS, DIM), [path_start]
+        for i, shock in enumerate(shocks):
+            x, t = points[-1], i * h
+            drift = 2 * velocity(params["policy"], x, t) - x / (t + h)
+            points.append(x + h * drift + h**0.5 * sigma(t) * shock)
+        return points, points[-1] + h * velocity(last, points[-1], 1 - h)
+
+    assert jnp.any(jnp.abs(walk(target["flow"])[1]) > 1.0)
+
+    beta = target["flow"]
+
+    def policy_loss(own, base=beta, last=beta, judge=target["critic"], bound=clip, lag=h, tau=tau):
+        points, end = walk(last)
+        q = lambda x: critic.apply(judge, batch.observations, bound(x)).mean(axis=0).sum()  # noqa: E731
+        adjoint, loss = -tau * jax.grad(q)(end), 0.0
+        for i in reversed(range(steps)):
+            x, t = points[i], i * h
+            drift = lambda x: 2 * velocity(base, x, t + lag) - x / (t + h)  # noqa: B023, E731
+            adjoint = adjoint + h * jax.vjp(drift, x)[1](adjoint)[0]
+            error = 2 * (velocity(own, x, t) - velocity(base, x, t)) / sigma(t) + sigma(t) * sg(adjoint)
+            loss += jnp.mean(jnp.sum(error**2, axis=-1))
+        return loss
+
+    others = [{"base": params["flow"]}, {"last": params["policy"]}, {"judge": params["critic"]}, {"lag": 0.0}]
+    others += [{"bound": lambda a: a}, {"tau": -tau}]
+    run.check("policy", policy_loss, *(partial(policy_loss, **other) for other in others))
+
+    taught = solve(params["policy"], batch.observations, top_start)
+    if variant == "edit":
+        weight = params["temperature"]
+
+        def edit_loss(own, judge=params["critic"], weight=weight):
+            actions, log_probs = edited(own, batch.observations, clip(taught), top_key)
+            q = critic.apply(judge, batch.observations, actions).mean(axis=0)
+            return jnp.mean(jnp.exp(weight) * log_probs - q)
+
+        run.check("edit", edit_loss, partial(edit_loss, judge=target["critic"]), partial(edit_loss, weight=0.0))
+        _, log_probs = edited(params["edit"], batch.observations, clip(taught), top_key)
+        temperature = lambda own, aim=-0.5 * DIM: jnp.exp(own) * (-log_probs.mean() - aim)  # noqa: E731
+        run.check("temperature", temperature, partial(temperature, aim=0.0))
+    if variant == "one_step":
+
+        def student_loss(own, teacher=clip, pupil=lambda a: a, total=jnp.mean):
+            actions = student.apply(own, batch.observations, top_start)
+            q = critic.apply(params["critic"], batch.observations, clip(actions)).mean(axis=0)
+            return alpha * total((pupil(actions) - teacher(taught)) ** 2, axis=-1).mean() - q.mean()
+
+        others = [{"teacher": lambda a: a}, {"pupil": clip}, {"total": jnp.sum}]
+        run.check("student", student_loss, *(partial(student_loss, **other) for other in others))
+
+
 # Maxima over draws and minima over critics do not commute: at Q_1 = -Q_2 they differ in sign.
 
 

@@ -174,6 +174,7 @@ def test_every_option_is_documented(name):
         ("rebrac", {"exploration_noise": float("nan")}),
         ("rebrac", {"exploration_noise_limit": -0.5}),
         ("rebrac", {"noise_limit": -0.5}),
+        ("qam", {"pessimism": -0.5}),
         ("rlpd", {"critics": 0}),
         ("fidec", {"learning_rate": float("nan")}),
         ("fidec", {"budget": 0.0}),

@@ -15,7 +15,9 @@ from fidec.tasks.published import (
     FQL,
     FQL_ONLINE,
     FQL_PAPER,
+    QAM,
     Family,
+    Options,
     Row,
     Space,
     fan_options,
@@ -29,6 +31,33 @@ _NARROW = {"hidden": (256, 256, 256, 256)}
 _HIGH = {"expectile": 0.9}
 _LOCOMOTION = options_from(FQL_PAPER, idql=_WIDE, srpo=_WIDE)
 _MANIPULATION = options_from(FQL_PAPER, iql=_NARROW, calql=_NARROW, idql=_HIGH, srpo=_HIGH)
+_CHUNKS = f"{QAM}, with chunks of five actions"
+_SPARSE = f"{_CHUNKS} and sparse rewards"
+
+
+def _qam(
+    plain: float,
+    edit: tuple[float, float] | None,
+    one_step: tuple[float, float] | None,
+    source: str = QAM,
+    pessimism: float = 0.5,
+) -> Options:
+    """QAM's inverse temperatures, with the scale of the edit and the weight of the distillation.
+
+    None: the published runs of the variant are those of plain QAM.
+    """
+
+    def variant(name: str, weight: str, values: tuple[float, float] | None) -> dict[str, Any]:
+        if values is None:
+            return {"variant": "plain"}
+        return {"variant": name, "inverse_temperature": values[0], weight: values[1]}
+
+    parts = {
+        "qam": {"inverse_temperature": plain, "pessimism": pessimism},
+        "qam:edit": variant("edit", "edit_scale", edit),
+        "qam:one_step": variant("one_step", "alpha", one_step),
+    }
+    return options_from(source, **parts)
 
 
 def _family(
@@ -37,6 +66,7 @@ def _family(
     space: Space,
     row: Row,
     *,
+    qam: Options | None = None,
     calql: Mapping[str, Any] | None = None,
     online_fql: float | None = None,
     fan: tuple[float, float] | None = None,
@@ -57,6 +87,7 @@ def _family(
             kind,
             options_from(FQL_ONLINE, calql=calql or {}),
             {} if fan is None else fan_options(*fan, 0.995, "min" if visual else "mean"),
+            qam or {},
         ),
         online=merged(
             options_from(FQL, fql={"alpha": online_fql}) if online_fql is not None else {},
@@ -78,6 +109,7 @@ _ALL = (
         1,
         Space((29,), 8, 1000),
         Row(10.0, (0.003, 0.01), 32, 0.3, 1.0, 3.0, 3.0, 32, 10.0, 0.01),
+        qam=_qam(10.0, (1.0, 0.1), (3.0, 30.0)),
         q_aggregate="min",
     ),
     _family(
@@ -85,6 +117,7 @@ _ALL = (
         1,
         Space((29,), 8, 1000),
         Row(10.0, (0.003, 0.01), 32, 0.3, 1.0, 3.0, 10.0, 32, 10.0, 0.01),
+        qam=_qam(3.0, (10.0, 0.1), (3.0, 30.0)),
         discount=0.995,
         q_aggregate="min",
     ),
@@ -93,6 +126,7 @@ _ALL = (
         1,
         Space((69,), 21, 2000, 2_000_000),
         Row(10.0, (0.01, 0.01), 32, 0.3, 0.03, 3.0, 30.0, 32, 30.0, 0.001),
+        qam=_qam(3.0, (3.0, 0.1), (1.0, 30.0), pessimism=0.0),
         discount=0.995,
         calql={"lagrange_gap": 0.8},
         online_fql=100.0,
@@ -102,6 +136,7 @@ _ALL = (
         1,
         Space((69,), 21, 2000, 2_000_000),
         Row(10.0, (0.01, 0.01), 32, 0.3, 1.0, 3.0, 30.0, 32, 30.0, 0.001),
+        qam=_qam(3.0, (3.0, 0.1), (0.3, 30.0), pessimism=0.0),
         discount=0.995,
     ),
     _family(
@@ -126,6 +161,7 @@ _ALL = (
         2,
         Space((37,), 5, 500),
         Row(0.3, (0.1, 0.0), 32, 0.1, 0.3, 0.3, 100.0, 32, 300.0, 0.001),
+        qam=_qam(1.0, None, None, _CHUNKS),
         calql={"alpha": 0.01},
         fan=(100.0, 0.0),
     ),
@@ -134,6 +170,7 @@ _ALL = (
         2,
         Space((40,), 5, 750),
         Row(10.0, (0.1, 0.01), 32, 0.1, 0.3, 0.3, 100.0, 32, 300.0, 0.001),
+        qam=_qam(1.0, None, (1.0, 300.0), _SPARSE),
         calql={"alpha": 0.01},
         fan=(100.0, 3.0),
     ),
@@ -142,6 +179,7 @@ _ALL = (
         4,
         Space((55,), 5, 500),
         Row(10.0, (0.3, 0.01), 32, 0.1, 0.01, 0.3, 100.0, 32, 1000.0, 0.0005),
+        qam=_qam(3.0, (1.0, 0.1), None, _SPARSE),
         budget_deflow=0.005,
         budget_released=0.005,
         fan=(100.0, 3.0),
@@ -151,6 +189,7 @@ _ALL = (
         4,
         Space((83,), 5, 500),
         Row(3.0, (0.3, 0.01), 32, 0.1, 0.01, 0.3, 300.0, 32, 1000.0, 0.0005),
+        qam=_qam(30.0, (0.1, 0.9), (3.0, 3.0), f"{_SPARSE}, 100 million transitions"),
         budget_deflow=0.005,
         budget_released=0.005,
         calql={"alpha": 0.003},

@@ -13,13 +13,14 @@ FQL_ONLINE = "FQL paper's offline-to-online table"
 DEFLOW = "DeFlow's README"
 FAN = "FAN's released scripts"
 REGISTRY = "registry of FiDec's released code"
+QAM = "QAM's released experiments"
 
 # The shared options that a method has. A method that is not listed here (a plug-in) is offered all of them.
 _DISCOUNT = ("discount",)
 _FLOW = ("discount", "q_aggregate")
 _SHARED = {
     "bc": (),
-    **dict.fromkeys(("iql", "rebrac", "idql", "srpo", "cac", "ifql", "calql", "lps"), _DISCOUNT),
+    **dict.fromkeys(("iql", "rebrac", "idql", "srpo", "cac", "ifql", "calql", "lps", "qam"), _DISCOUNT),
     **dict.fromkeys(("fan", "fawac", "fbrac", "fql", "rlpd"), _FLOW),
 }
 
@@ -102,7 +103,7 @@ class Family:
     budget_released: float | None = None  # where the registry differs from the paper
     reward_shift: float = 0.0
     default_task: int | None = None  # the task of an OGBench id without a number
-    extra: Options = field(default_factory=dict)  # from sources besides the row
+    extra: Options = field(default_factory=dict)  # from sources besides the row; of "METHOD" or "METHOD:PRESET"
     online: Options = field(default_factory=dict)  # what changes offline-to-online
 
     def options(self, method: str, preset: str, setting: str = "offline") -> dict[str, Published]:
@@ -116,7 +117,7 @@ class Family:
         if method == "rlpd":  # the minimum is for Adroit alone
             options["q_aggregate"] = Published("min" if self.category == "D4RL adroit" else "mean", FQL_PAPER)
         options |= {name: Published(value, PAPER) for name, value in self.row.options(method).items()}
-        options |= self.extra.get(method, {})
+        options |= {**self.extra.get(method, {}), **self.extra.get(f"{method}:{preset}", {})}
         return {**options, **(self.online.get(method, {}) if setting == "online" else {})}
 
     def _budget(self, method: str, preset: str) -> Published:

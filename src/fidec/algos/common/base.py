@@ -120,7 +120,7 @@ class Transport(NamedTuple):
 class Frozen(NamedTuple):
     """Training with a frozen behaviour flow, whose actions at the data's next states are drawn once, before it.
 
-    The flow is `state.params["flow"]`. Neither function changes it, and `update` solves no flow.
+    The flow is `state.params["flow"]`. Neither function changes it, and `update` does not solve it.
     """
 
     update: Update
