@@ -121,8 +121,8 @@ class RunConfig:
     seed: int = 0
     """Random seed. Every random number is a function of the seed, a named stream and the step."""
     flow: Path | None = None
-    """Run or policy whose behaviour flow is used as it is (fidec, deflow, fql, fan, ifql, qam). Its actions at all next
-    states are drawn once, if the method learns from them, and the rest is trained without solving it."""
+    """Run or policy whose behaviour flow is used as it is (fidec, deflow, fql, fan, ifql, qam). Its actions at all
+    next states are drawn once, if the method learns from them, and the rest is trained without solving it."""
     flow_updates: int = 0
     """Train the behaviour flow first, alone, for at most this many updates, in OUT/flow; then as with --flow."""
     flow_refresh: int = 0
