@@ -127,6 +127,16 @@ class Critic(Observer):
         return mlp(x).squeeze(-1)
 
 
+def with_output_bias(params: Any, value: float) -> Any:
+    """The parameters of a `Critic` or a `Value`, with this value as the bias of the output layer."""
+    modules = dict(params["params"])
+    (name,) = [name for name in modules if "MLP" in name]  # beside it there may be an encoder
+    layers = dict(modules[name])
+    last = max((layer for layer in layers if layer.startswith("Dense_")), key=lambda layer: int(layer[6:]))
+    layers[last] = {**layers[last], "bias": jnp.full_like(layers[last]["bias"], value)}
+    return {**params, "params": {**modules, name: layers}}
+
+
 class Value(Observer):
     """V(s): one scalar for each observation."""
 

@@ -93,3 +93,11 @@ def test_clip_of_zero_gradients_is_zero():
 def test_polyak():
     moved = polyak({"w": jnp.array([1.0, 2.0])}, {"w": jnp.array([0.0, 4.0])}, 0.1)
     np.testing.assert_allclose(moved["w"], [0.1, 3.8], rtol=1e-6)
+
+
+def test_aggregates_of_an_ensemble():
+    q, keys = jnp.array([[1.0, 5.0], [3.0, 1.0], [2.0, 9.0]]), jax.random.split(jax.random.key(0), 64)
+    np.testing.assert_allclose(values.aggregate(q, "mean", 0.5), q.mean(axis=0) - 0.5 * q.std(axis=0))
+    np.testing.assert_array_equal(values.aggregate(q, "mean", 0.0), q.mean(axis=0))
+    pairs = {tuple(values.aggregate(q, "random_pair", key=key).tolist()) for key in keys}
+    assert pairs == {(1.0, 1.0), (1.0, 5.0), (2.0, 1.0)}  # the lower of heads (0, 1), (0, 2) and (1, 2)

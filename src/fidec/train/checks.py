@@ -17,6 +17,7 @@ from fidec.train.config import RunConfig
 from fidec.train.flow_first import frozen_of, load_flow
 from fidec.train.initial import Initial, check_initial
 from fidec.train.policy import select_act
+from fidec.train.values import data_value
 from fidec.types import Spec
 
 
@@ -70,7 +71,9 @@ def check_method(config: RunConfig, dataset: OfflineDataset, spec: Spec, initial
             "--validation is for methods that imitate the data, and for the flow of --flow-updates: "
             f"{config.algo} learns values and has no loss that held-out data could judge"
         )
-    _ = config.window  # raises if the method has no value
+    _ = config.window, data_value(config, dataset)  # these raise if the method has no value
+    if config.value_start == "data" and initial is not None:
+        raise ConfigError("--value-start data and --init-from exclude each other: the critic starts from that run")
     if config.has_flow:
         frozen_of(algorithm, config.algo)
     if config.flow is not None:

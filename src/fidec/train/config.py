@@ -139,6 +139,9 @@ class RunConfig:
     not less."""
     replan: int | None = None
     """With --chunk: steps of a chunk that are played before the next one is chosen. By default all of them."""
+    value_start: Literal["zero", "data"] = "zero"
+    """Where the critic's values start: at about zero, as published, or at the data's mean return, which becomes the
+    bias of its output layer."""
     batch_size: int = 256
     """Transitions in a batch, drawn uniformly with replacement."""
     frame_stack: int = 3

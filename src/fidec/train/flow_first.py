@@ -62,6 +62,7 @@ def stage_config(config: RunConfig, out: Path, episodes: int) -> RunConfig:
         flow_updates=0,
         flow_refresh=0,
         n_step=None,
+        value_start="zero",
         init_from=None,
         validation=validation,
         check_data=False,

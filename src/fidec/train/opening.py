@@ -28,6 +28,7 @@ from fidec.train.initial import Initial, read_initial
 from fidec.train.session import Callback, Journal, Session
 from fidec.train.starting import Start, spec_of
 from fidec.train.validation import Validation
+from fidec.train.values import data_value, describe_time_constant
 
 
 def open_sessions(
@@ -64,6 +65,7 @@ def open_sessions(
     def refresh(seed: int, flow: Flow | None, number: int) -> Feed:
         return data.feed(seed, config.batch_size, sampling, propose(seed, flow, number))
 
+    value = data_value(config, used)
     proposals = [propose(start.config.seed, flow) for start, flow in zip(starts, flows, strict=True)]
     data = _place(config, sources, sampling, proposals)
     progress = stack.enter_context(Progress(config.total, enabled=not quiet))
@@ -86,6 +88,7 @@ def open_sessions(
             signals=signals,
             identity=identity_of(config, dataset, buffer, init=initial, flow=flow),
             flow=flow,
+            value=value,
             make_feed=partial(refresh, config.seed, flow),
             held_out=None if held is None else Validation(learner, held, sampling),
             callback=callback,
@@ -140,6 +143,8 @@ def _report(session: Session, start: Start, restored: Restored | None, initial: 
         message(f"starts from {initial.origin}")
         if session.spec.observation_mean is not None:
             message("observations are normalised with the statistics of that run, not of this data")
+    if restored is None and (settling := describe_time_constant(start.config)) is not None:
+        message(settling)
     if restored is not None:
         message(f"resumed {start.directory.path} at step {session.step}")
     facts = {"buffer": _facts(start.buffer)} if start.buffer is not None else {}

@@ -33,6 +33,7 @@ from fidec.train.initial import Initial
 from fidec.train.online import Online, Position, make_online
 from fidec.train.policy import Policy
 from fidec.train.validation import Validation
+from fidec.train.values import start_at
 from fidec.types import Spec
 
 Callback = Callable[[int, dict[str, Any]], object]
@@ -89,6 +90,7 @@ class Session(Run):
     callback: Callback | None = None
     stop_requested: bool = False  # by the callback
     flow: Flow | None = None  # trained before, and frozen
+    value: float | None = None  # at which the critic starts
     make_feed: Callable[[int], Feed] | None = None  # with new proposals of the flow, for the given time
     held_out: Validation | None = None
     declaration: str = ""  # of the environment, for the policy (`fidec.envs.family.TaskInfo`)
@@ -118,6 +120,8 @@ class Session(Run):
                 self.carry = self.carry._replace(state=initial.state_like(self.carry.state))
             if self.flow is not None:
                 self.carry = self.carry._replace(state=with_flow(self.carry.state, self.flow))
+            if self.value is not None:
+                self.carry = self.carry._replace(state=start_at(self.carry.state, self.value))
             self.journal.log.resume(None)
         else:
             check_identity(self.directory, restored, self.identity)

@@ -1,0 +1,60 @@
+"""Where a critic's values start, and how long they take to settle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fidec import nn
+from fidec.data.dataset import OfflineDataset
+from fidec.errors import ConfigError
+from fidec.train.config import RunConfig
+
+_VALUES = ("critic", "value", "upper", "latent_critic")  # modules whose output is a value
+
+
+def data_value(config: RunConfig, dataset: OfflineDataset) -> float | None:
+    """The mean return of the data, in the units of the critic, if values start there (`RunConfig.value_start`)."""
+    if config.value_start == "zero":
+        return None
+    discount = getattr(config.options, "discount", None)
+    if discount is None:
+        raise ConfigError(f"--value-start data is for methods that learn a value: {config.algo} has no discount")
+    return float(dataset.returns(discount).mean()) * getattr(config.options, "reward_scale", 1.0)
+
+
+def start_at(state: Any, value: float) -> Any:
+    """The state with this value in the output biases of its critics and their targets."""
+    return state._replace(params=_with_bias(state.params, value), target=_with_bias(state.target, value))
+
+
+def _with_bias(modules: dict[str, Any], value: float) -> dict[str, Any]:
+    return {name: nn.with_output_bias(each, value) if name in _VALUES else each for name, each in modules.items()}
+
+
+def time_constant(config: RunConfig) -> float | None:
+    """Updates in which the error of the mean value falls to 1/e: 1 / (tau (1 - gamma^n)). None without targets.
+
+    The targets move by tau of the distance to the critic, and the critic follows them up to the factor gamma^n.
+    """
+    rate, discount = (getattr(config.options, name, None) for name in ("target_rate", "discount"))
+    if rate is None or discount is None:
+        return None
+    return 1.0 / (rate * (1.0 - discount**config.window.n_step))
+
+
+def describe_time_constant(config: RunConfig) -> str | None:
+    """A sentence on the time constant beside the planned updates, with advice if the run is shorter."""
+    constant = time_constant(config)
+    if constant is None:
+        return None
+    updates = config.steps + config.online_steps * config.online.updates
+    text = (
+        f"values settle with a time constant of {constant:,.0f} updates (target rate {config.options.target_rate:g}, "
+        f"discount {config.options.discount:g}, {config.window.n_step}-step returns); the run has {updates:,}"
+    )
+    if updates >= constant:
+        return text
+    return (
+        f"{text}. That is less: values stay near their start. Raise --algo.target-rate, lower --algo.discount, give "
+        "--n-step or --chunk, or start at the data's mean return with --value-start data"
+    )

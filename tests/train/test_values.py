@@ -1,0 +1,93 @@
+"""Where a critic's values start, and the time constant of the targets."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from fidec import algos, dataset_from_arrays, fit
+from fidec.algos.common.base import METHODS
+from fidec.errors import ConfigError
+from fidec.train.config import RunConfig
+from fidec.train.values import data_value, describe_time_constant, start_at, time_constant
+from fidec.types import Spec
+from helpers.runs import random_columns
+
+SETTINGS = {"steps": 4, "batch_size": 8, "quiet": True}
+
+
+@pytest.fixture
+def dataset():
+    return dataset_from_arrays(**random_columns())
+
+
+def with_options(algo: str = "fql", **changes) -> RunConfig:
+    run = {name: changes.pop(name) for name in list(changes) if name in RunConfig.__dataclass_fields__}
+    return RunConfig(algo=algo, options=algos.get(algo).configure(**changes), **run)
+
+
+def test_the_time_constant_is_that_of_the_mean_value():
+    """All rewards 1, no function approximation: q <- 1 + gamma qbar, qbar <- qbar + tau (q - qbar)."""
+    for n_step, rate, discount in ((1, 0.01, 0.9), (5, 0.02, 0.95)):
+        config = with_options(steps=10, n_step=n_step, target_rate=rate, discount=discount)
+        constant, target, value = time_constant(config), 0.0, 1.0 / (1.0 - discount)
+        assert constant is not None
+        for _ in range(round(constant)):
+            q = (1.0 - discount**n_step) / (1.0 - discount) + discount**n_step * target
+            target += rate * (q - target)
+        assert (value - target) / value == pytest.approx(np.exp(-1.0), rel=0.02)
+    assert time_constant(with_options("bc")) is None
+
+
+def test_a_run_that_is_shorter_than_the_time_constant_is_warned():
+    text = describe_time_constant(with_options(steps=1000))
+    assert text is not None
+    assert "a time constant of 20,000 updates" in text
+    assert "the run has 1,000. That is less" in text
+    longer = describe_time_constant(with_options(steps=50_000))
+    assert longer is not None
+    assert longer.endswith("the run has 50,000")
+
+
+@pytest.mark.parametrize("name", ["fql", "iql", "fan", "calql", "qam"])
+def test_values_start_at_the_mean_return_of_the_data(dataset, name):
+    method, spec = algos.get(name), Spec((3,), 2)
+    algorithm = method.build(method.configure(hidden=(8, 8)), spec)
+    state = algorithm.init(jax.random.key(0))
+    value = data_value(with_options(name, value_start="data", discount=0.9), dataset)
+    assert value == pytest.approx(dataset.returns(0.9).mean() * (10.0 if name == "calql" else 1.0), rel=1e-5)
+    moved = start_at(state, 7.0)
+    for modules, before in ((moved.params, state.params), (moved.target, state.target)):
+        for module in modules.keys() & {"critic", "value", "upper"}:
+            changes = jax.tree.map(lambda a, b: np.unique(a - b).tolist(), modules[module], before[module])
+            assert sorted(jax.tree.leaves(changes, is_leaf=lambda x: isinstance(x, list)))[-1] == [7.0]
+            assert (
+                sum(change == [7.0] for change in jax.tree.leaves(changes, is_leaf=lambda x: isinstance(x, list)))
+                == 1
+            )
+
+
+def test_a_run_starts_there(dataset, tmp_path, compile_cache, capfd):
+    zero = fit(dataset, tmp_path / "zero", algo="iql", options={"hidden": (8,)}, **SETTINGS)
+    data = fit(dataset, tmp_path / "data", algo="iql", options={"hidden": (8,)}, value_start="data", **SETTINGS)
+    rows = [(run.directory / "train.jsonl").read_text() for run in (zero, data)]
+    assert rows[0] != rows[1]
+    assert "values settle with a time constant" in capfd.readouterr().err
+    with pytest.raises(ConfigError, match="--value-start data is for methods that learn a value: bc"):
+        fit(dataset, tmp_path / "bc", algo="bc", value_start="data", **SETTINGS)
+    assert not (tmp_path / "bc").exists()
+
+
+def test_every_method_with_a_value_has_the_options_of_its_critics():
+    learners = [name for name in METHODS.builtin() if "discount" in METHODS.get(name).config.__dataclass_fields__]
+    assert len(learners) >= 16
+    for name in learners:
+        method = METHODS.get(name)
+        algorithm = method.build(method.configure(critics=3, q_aggregate="random_pair", pessimism=0.0), Spec((3,), 2))
+        critic = jax.eval_shape(algorithm.init, jax.random.key(0)).params["critic"]
+        assert {leaf.shape[0] for leaf in jax.tree.leaves(critic)} == {3}
+    with pytest.raises(ConfigError, match="pessimism lowers the mean"):
+        METHODS.get("fql").configure(pessimism=1.0, q_aggregate="min")
+    with pytest.raises(ConfigError, match="random_pair needs at least 2 critics"):
+        METHODS.get("fql").configure(critics=1, q_aggregate="random_pair")
