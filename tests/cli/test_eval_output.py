@@ -15,6 +15,7 @@ from fidec.envs.factory import EnvFactory
 from fidec.envs.pool import Episode
 from fidec.errors import ConfigError
 from fidec.train import assess
+from fidec.types import Spec
 
 
 def evaluation(*episodes: tuple[float, float | None], score: float | None = None, failed: int = 0):
@@ -65,7 +66,7 @@ class FakeEvaluator:
 
 def assessed(act_with_base: Any) -> assess.Assessment:
     policy: Any = SimpleNamespace(
-        algo="some", algorithm=SimpleNamespace(act_with_base=act_with_base), spec=None, state=None, info={}
+        algo="some", algorithm=SimpleNamespace(act_with_base=act_with_base), spec=Spec((3,), 2), state=None, info={}
     )
     env: Any = EnvFactory("Own-v0", lambda mode: None, lambda summary: None)  # type: ignore[arg-type]
     return assess.Assessment(Path("run"), policy, env, 0, 1, 1, 60.0)

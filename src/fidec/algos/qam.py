@@ -40,8 +40,8 @@ class QAMConfig(backbone.FlowConfig):
     """QAM's options. The defaults are those of the released code, but for the temperature."""
 
     variant: Literal["plain", "edit", "one_step"] = "plain"
-    """The policy: the flow itself (QAM), an edit of its actions (QAM-E), or a one-step network distilled from it
-    while it maximises Q (QAM-F)."""
+    """The policy: the flow itself (QAM), an edit of its actions (QAM-E), or a network of one pass that is
+    distilled from it while it maximises Q (QAM-F)."""
     inverse_temperature: float = 1.0
     """tau: the policy is the behaviour times exp(tau Q). From 0.1 to 30 over the published tasks; 0 is the
     behaviour."""
