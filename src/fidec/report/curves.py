@@ -41,16 +41,19 @@ def draw_curves(run: str | Path, path: str | Path, comparison: dict[str, Any] | 
     _draw_trust_region(
         panels[0, 1], steps, series("penalty"), series("multiplier"), config.get("options") or {}, marker
     )
-    values = panels[1, 0]
-    values.plot(steps, series("q_data"), color=GREY, marker=marker, label="data's actions")
-    values.plot(steps, series("q_policy"), color=BLUE, marker=marker, label="policy's actions")
-    values.set(title="Value Q", ylabel="mean Q")
-    values.legend(frameon=False)
-    losses = panels[1, 1]
-    losses.plot(steps, series("critic_loss"), color=BLUE, marker=marker, label="critic")
-    losses.plot(steps, series("flow_loss"), color=ORANGE, marker=marker, label="flow matching")
-    losses.set(title="Losses", yscale="log")
-    losses.legend(frameon=False)
+
+    def draw(panel: Axes, *lines: tuple[str, str, str]) -> None:
+        """The metrics that the method has logged: (name, colour, label)."""
+        logged = [line for line in lines if np.isfinite(series(line[0])).any()]
+        for name, colour, label in logged:
+            panel.plot(steps, series(name), color=colour, marker=marker, label=label)
+        if logged:
+            panel.legend(frameon=False)
+
+    draw(panels[1, 0], ("q_data", GREY, "data's actions"), ("q_policy", BLUE, "policy's actions"))
+    panels[1, 0].set(title="Value Q", ylabel="mean Q")
+    draw(panels[1, 1], ("critic_loss", BLUE, "critic"), ("flow_loss", ORANGE, "flow matching"))
+    panels[1, 1].set(title="Losses", yscale="log")
     online = config.get("online_steps", 0)
     for panel in panels.flat:
         panel.set(xlabel="thousand steps" if online else "thousand updates", xlim=(0, 1.04 * steps[-1]))
