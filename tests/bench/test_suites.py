@@ -211,6 +211,20 @@ def test_the_demo_suites_have_options_that_exist():
     assert {job.plan.steps for (_, label), job in online.items() if label == "rlpd"} == {0}
 
 
+def test_a_variant_may_change_the_run(tmp_path):
+    made = {job.variant.label: job for job in jobs_of("longer-steps", tmp_path, patterns=(CUBE,))}
+    assert set(made) == {f"{name}{end}" for name in ("fql", "fidec", "qam") for end in ("", " n5", " chunk5")}
+    chunk, slower = made["fidec chunk5"], made["qam chunk5"]
+    assert (chunk.plan.steps, slower.plan.steps) == (15_000, 3_000)
+    given = dict(itertools.pairwise(command([slower])))
+    assert {"--chunk": "5", "--flow-updates": "10000", "--steps": "3000"}.items() <= given.items()
+    write_run(chunk, [50.0])
+    assert chunk.state() == "done"
+    other = dataclasses.replace(chunk, variant=dataclasses.replace(chunk.variant, run={"chunk": 4}))
+    with pytest.raises(ConfigError, match="chunk 5, not 4"):
+        other.state()
+
+
 # --- TOML files -----------------------------------------------------------------------------------------------------
 
 ROBOT = 'name = "robot"\nenv = "my_package:Robot-v0"\ndata = "npz:robot.npz"'
@@ -264,6 +278,8 @@ def test_a_users_file_is_a_suite(tmp_path):
         ('"fidec:paper"]', '"bc"]', "methods is 'bc-recommended', expected each entry once"),
         ("[scale]\nsteps = 50\noptions = { hidden = [16] }", "", "scale is None, .*no published protocol for robot"),
         ("alpha = 3.0", "alpah = 3.0", "no option of fql 'alpah'"),
+        ('"fql", options', '"fql", run = { chunks = 5 }, options', "no option `run` of a suite's method 'chunks'; did"),
+        ('"fql", options', '"fql", run = { chunk = 5, n_step = 2 }, options', "--n-step 2 is less than --chunk 5"),
         ("options.bc", "options.bcc", "there is no method 'bcc'; did you mean bc"),
         (
             "steps = 50\n",

@@ -52,7 +52,7 @@ def write_run(
         seed=job.seed,
         data=job.data(),
         options=job.options(),
-        **{name: getattr(plan, name) for name in names},
+        **{**job.variant.run, **{name: getattr(plan, name) for name in names}},
     )
     info = {"file": "data/some-play-v0.npz", "regenerated": regenerated, "file_sha256": file_sha256}
     facts = {"source": f"ogbench:{job.task}", "transitions": 100_000, "sha256": sha256, "info": info}
