@@ -108,9 +108,9 @@ class Spec:
 
     def chunked(self, chunk: int, replan: int | None = None) -> Spec:
         """What a method sees of this data if the actions of `chunk` steps are chosen together."""
-        replan = replan or chunk
-        if not replan <= chunk:
-            raise ConfigError(f"replan must be at most chunk, {chunk}, not {replan}: there are no further actions")
+        replan = chunk if replan is None else replan
+        if not 1 <= replan <= chunk:
+            raise ConfigError(f"replan must lie between 1 and chunk, {chunk}, not {replan}")
         return replace(self, action_dim=chunk * self.step_dim, chunk=chunk, replan=replan)
 
     def steps_of(self, actions: np.ndarray) -> np.ndarray:

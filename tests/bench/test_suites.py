@@ -278,7 +278,18 @@ def test_a_users_file_is_a_suite(tmp_path):
         ('"fidec:paper"]', '"bc"]', "methods is 'bc-recommended', expected each entry once"),
         ("[scale]\nsteps = 50\noptions = { hidden = [16] }", "", "scale is None, .*no published protocol for robot"),
         ("alpha = 3.0", "alpah = 3.0", "no option of fql 'alpah'"),
-        ('"fql", options', '"fql", run = { chunks = 5 }, options', "no option `run` of a suite's method 'chunks'; did"),
+        (
+            '"fql", options',
+            '"fql", run = { chunks = 5 }, options',
+            "no option in `run` of a suite's method 'chunks'; did",
+        ),
+        (
+            '"fql", options',
+            '"fql", run = { steps = "x" }, options',
+            "`run` of fql: steps is .*expected a whole number",
+        ),
+        ('"bc", {', '{ name = "bc", run = { n_step = 5 } }, {', "--n-step is for methods that learn a value: bc"),
+        ('"bc", {', '{ name = "bc", run = { flow_updates = 5 } }, {', "bc cannot be trained with a frozen flow"),
         ('"fql", options', '"fql", run = { chunk = 5, n_step = 2 }, options', "--n-step 2 is less than --chunk 5"),
         ("options.bc", "options.bcc", "there is no method 'bcc'; did you mean bc"),
         (

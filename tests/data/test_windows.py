@@ -168,18 +168,19 @@ def test_windows_of_collected_episodes_are_those_of_a_data_set(window):
     dataset = episodes_of_many_lengths()
     settings = Sampling(window=window)
     expected = _take(host_source(dataset, settings), np.arange(dataset.size, dtype=np.int32), settings)
-    rows: list[tuple[int, int, int, bool]] = []  # of the data, lane, episode, whether the environment ended it
+    rows: list[tuple[int, int, int, int, bool]] = []  # of the data, lane, episode, step, whether it ended there
     lanes = [dataset.episodes[::2], dataset.episodes[1::2]]
     for lane, own in enumerate(lanes):
         failed = len(own) - 2
         for number, (start, stop) in enumerate(own):
             ends = number != failed
-            rows += [(row, lane, 2 * number + lane, ends and row == stop - 1) for row in range(start, stop)]
+            own_rows = enumerate(range(start, stop))
+            rows += [(row, lane, 2 * number + lane, step, ends and row == stop - 1) for step, row in own_rows]
     turns = [row for pair in itertools.zip_longest(*([r for r in rows if r[1] == i] for i in (0, 1))) for row in pair]
     builder, found = OpenWindows(window), []
-    for row, lane, episode, ended in filter(None, turns):
+    for row, lane, episode, step, ended in filter(None, turns):
         batch = jax.tree.map(lambda column, row=row: column[row : row + 1], dataset.batch())
-        one = np.array([episode]), np.zeros(1, np.int32), np.array([lane]), np.array([ended])
+        one = np.array([episode]), np.array([step]), np.array([lane]), np.array([ended])
         complete = builder.add(Rows(batch, *one))
         found += [] if complete is None else [complete]
     windows: Batch = jax.tree.map(lambda *each: np.concatenate(each), *found)
@@ -190,3 +191,21 @@ def test_windows_of_collected_episodes_are_those_of_a_data_set(window):
         return jax.tree.map(lambda column: column[order], batch)
 
     jax.tree.map(np.testing.assert_array_equal, in_order(windows), in_order(expected))
+
+
+def test_windows_do_not_cross_rows_that_were_lost():
+    builder = OpenWindows(Window(2, 2, GAMMA))
+    steps = np.array([0, 1, 2, 50, 51, 52, 53])
+    batch = dataset_from_arrays(
+        observations=steps[:, None].astype(np.float32),
+        actions=steps[:, None].astype(np.float32) / 100,
+        rewards=np.ones(7, np.float32),
+        terminals=steps == 53,
+    ).batch()
+    zeros = np.zeros(7, np.int32)
+    windows = builder.add(Rows(batch, zeros, steps, zeros, steps == 53))
+    assert windows is not None
+    found = dict(zip(windows.observations[:, 0].tolist(), windows.actions.tolist(), strict=True))
+    np.testing.assert_allclose([found[1], found[2]], [[0.01, 0.02], [0.02, 0.02]], rtol=1e-6)
+    assert windows.valid is not None
+    assert windows.valid[windows.observations[:, 0] == 2].tolist() == [[1.0, 0.0]]

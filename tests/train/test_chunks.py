@@ -137,7 +137,7 @@ def test_a_player_an_evaluation_and_a_plain_loop_take_the_same_actions(dataset, 
                 total, steps, done = total + float(reward), steps + 1, terminated or truncated
             returns.append((total, steps))
             assert returns[-1] == (pytest.approx(episode["return"], abs=1e-4), episode["length"])
-    with pytest.raises(ConfigError, match="replan must be at most chunk, 3, not 4"):
+    with pytest.raises(ConfigError, match="replan must lie between 1 and chunk, 3, not 4"):
         policy.player(replan=4)
 
 
@@ -181,7 +181,7 @@ def test_wrong_lengths_are_named(dataset, tmp_path, options, words):
 
 def test_a_flow_for_chunks_of_another_length_is_refused(dataset, tmp_path):
     flow = fit(dataset, tmp_path / "flow", algo="flow_bc", options=SMALL, chunk=2, **SETTINGS).directory
-    with pytest.raises(ConfigError, match="its action_dim is 4, that of this run 6"):
+    with pytest.raises(ConfigError, match="its chunk is 2, that of this run 3"):
         fit(dataset, tmp_path / "run", algo="fql", options=SMALL, flow=flow, chunk=3, **SETTINGS)
     run = fit(dataset, tmp_path / "other", algo="fql", options=SMALL, flow=flow, chunk=2, n_step=5, **SETTINGS)
     assert run.step == 30

@@ -34,8 +34,8 @@ class CACConfig(backbone.ValueConfig):
     """CAC's options. The defaults are the benchmark's settings on OGBench."""
 
     q_aggregate: values.Aggregate = "min"
-    """How the critics are combined into one value: the lowest as published (min), the mean, or the lower of two that
-    are drawn at random (random_pair)."""
+    """How the critics are combined in the TD target: the lowest (min), the mean, or
+    the lower of two that are drawn at random (random_pair)."""
     hidden: tuple[int, ...] = (256, 256, 256)
     """Widths of the hidden layers of every network."""
     policy_learning_rate: float | None = None
@@ -69,6 +69,10 @@ class CACConfig(backbone.ValueConfig):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.critics < 2:
+            raise ConfigError(
+                f"cac weighs one critic by the magnitude of another: critics must be at least 2, not {self.critics}"
+            )
         backbone.at_least_one(self, "schedule_steps", "backup_samples", "ema_interval", "samples")
         backbone.not_negative(self, "eta", "ema_start")
         if self.policy_learning_rate is not None:
@@ -137,7 +141,7 @@ def make(config: CACConfig, spec: Spec) -> Algorithm:
             )
             actions = draw(own, batch.observations, policy_key, 1)[0]
             q = critic.apply(params["critic"], batch.observations, actions)
-            first = q[:2]
+            first = q[:2]  # of more than two critics, the policy climbs the first two
             q_i, q_j = jnp.where(jax.random.bernoulli(coin_key), first[::-1], first)
             loss = consistent - config.eta * q_i.mean() * values.value_scale(q_j)
             return loss, {"consistency": consistent, "q_policy": q.mean(), "levels": number.astype(jnp.float32)}

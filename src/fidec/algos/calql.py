@@ -39,8 +39,8 @@ class CalQLConfig(backbone.ValueConfig):
     """Cal-QL's options."""
 
     q_aggregate: values.Aggregate = "min"
-    """How the critics are combined into one value: the lowest as published (min), the mean, or the lower of two that
-    are drawn at random (random_pair)."""
+    """How the critics are combined in the TD target: the lowest (min), the mean, or
+    the lower of two that are drawn at random (random_pair)."""
     alpha: float = 5.0
     """Weight of the conservative term; with `lagrange_gap` it is multiplied by the learned multiplier."""
     lagrange_gap: float | None = None

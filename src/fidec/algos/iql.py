@@ -30,8 +30,8 @@ class ExpectileConfig(backbone.ValueConfig):
     """Options of expectile value learning."""
 
     q_aggregate: values.Aggregate = "min"
-    """How the critics are combined into one value: the lowest as published (min), the mean, or the lower of two that
-    are drawn at random (random_pair)."""
+    """How the critics are combined in the target of V, and for IQL in its weights: the lowest (min), the mean, or
+    the lower of two that are drawn at random (random_pair)."""
     expectile: float = 0.9
     """tau: 0.5 is the mean of the data's values, towards 1 their maximum."""
 

@@ -30,8 +30,8 @@ class ReBRACConfig(backbone.ValueConfig):
     """ReBRAC's options."""
 
     q_aggregate: values.Aggregate = "min"
-    """How the critics are combined into one value: the lowest as published (min), the mean, or the lower of two that
-    are drawn at random (random_pair)."""
+    """How the critics are combined in the TD target and in the actor's loss: the lowest (min), the mean, or
+    the lower of two that are drawn at random (random_pair)."""
     actor_penalty: float = 0.1
     """alpha_1: weight of the distance to the data's action in the actor's loss."""
     critic_penalty: float = 0.01

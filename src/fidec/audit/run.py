@@ -60,6 +60,7 @@ def audit(
         "algo": policy.algo,
         "step": policy.info.get("step"),
         "seed": seed,
+        "chunk": policy.spec.chunk,
         "data": {"name": dataset.name, "source": dataset.source, "sha256": dataset.sha256, "rows": rows},
         "packages": {name: versions.version(name) for name in versions.PACKAGES},
         **summarise(measured, near),

@@ -30,6 +30,8 @@ def sentences(result: dict[str, Any]) -> list[str]:
     """What the numbers of `audit` say."""
     states, kl = result["states"], result["kl"]
     text = [_spent(result)]
+    if (chunk := result.get("chunk", 1)) > 1:
+        text.append(f"The policy chooses chunks of {chunk} steps. All numbers are of whole chunks.")
     if kl["mean"] is not None:
         text.append(follows(kl["mean"]))
         low, median, high = (number(kl["quantiles"][q]) for q in ("5", "50", "95"))

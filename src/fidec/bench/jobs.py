@@ -13,8 +13,11 @@ from fidec.bench.suite import RUN_OPTIONS, Plan, Scale, Suite, SuiteTask, Varian
 from fidec.envs.factory import factory_of
 from fidec.errors import ConfigError, naming
 from fidec.register import unknown
+from fidec.store.schema import check
 from fidec.train.config import RunConfig, resolve_options
+from fidec.train.flow_first import frozen_of
 from fidec.train.resolve import resolve, seed_name
+from fidec.types import Spec
 
 _PAPER = {method for row in tasks.TASKS for method in row.paper}  # the methods of the paper's tables
 
@@ -140,7 +143,7 @@ def jobs(
             with naming(f"{suite}: {task.name}"):
                 new[0].options()
                 if plan.online_steps or variant.run:
-                    new[0].config()  # raises if the method cannot be trained like that
+                    _check_run(new[0])
             elsewhere = row is not None and variant.method in _PAPER - row.paper.keys()
             made += new if words or not elsewhere else []
     if not made:
@@ -157,9 +160,14 @@ def online_fields(config: Any) -> dict[str, Any]:
 def _check_options(suite: Suite, variants: Sequence[Variant]) -> None:
     """Raise an error at options that would be ignored: of an unknown method, or that no method of the suite has."""
     scale = suite.scale or Scale(0)
-    for name in [name for variant in suite.variants for name in variant.run]:
-        if name not in RUN_OPTIONS:
-            raise unknown("option `run` of a suite's method", name, RUN_OPTIONS)
+    for variant in suite.variants:
+        for name in sorted(variant.run.keys() - set(RUN_OPTIONS)):
+            raise unknown("option in `run` of a suite's method", name, RUN_OPTIONS)
+        try:
+            check(dict(variant.run), RunConfig)
+        except ValueError as error:
+            raise ConfigError(f"`run` of {variant.label}: {error}") from error
+        RunConfig(algo=variant.method, **variant.run)  # raises an error that says which values are allowed
     for by_method in (scale.methods, *(task.options for task in suite.tasks)):
         for method in by_method:
             algos.get(method)
@@ -168,6 +176,14 @@ def _check_options(suite: Suite, variants: Sequence[Variant]) -> None:
     for name in shared:
         if name not in known:
             raise unknown("option of the suite's methods", name, known)
+
+
+def _check_run(job: Job) -> None:
+    """Raise an error if the method cannot be trained like that."""
+    config = job.config()
+    _ = config.window
+    if config.has_flow:
+        frozen_of(algos.get(config.algo).build(job.options(), Spec((1,), 1)), config.algo)
 
 
 def _known(variant: Variant, *options: Mapping[str, Any]) -> set[str]:

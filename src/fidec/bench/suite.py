@@ -45,6 +45,8 @@ class Variant:
 
     def reported(self, task: str, setting: str = "offline") -> Any:
         """The paper's result on a task, in percent: a `Reported`, two of them in the online setting, or None."""
+        if self.run.keys() & {"chunk", "n_step", "replan"}:
+            return None  # the paper's runs have single steps
         if self.paper:
             return REPORTED.get(task, {}).get(self.paper)
         row = tasks.find(task, setting)

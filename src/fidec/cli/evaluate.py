@@ -53,7 +53,8 @@ def main(argv: list[str]) -> int:
     from fidec.train.assess import Assessment
 
     args = parse(EvalArgs, argv, "fidec eval")
-    if args.episodes < 1 or args.envs < 0 or min(args.candidates or 1, 1 if args.replan is None else args.replan) < 1:
+    counts = [count for count in (args.episodes, args.candidates, args.replan) if count is not None]
+    if min(counts) < 1 or args.envs < 0:
         raise ConfigError("--episodes, --candidates and --replan must be at least 1, --envs not negative")
     if args.seed is not None and not 0 <= args.seed < 2**32:
         raise ConfigError(f"--seed must lie in [0, 2^32), not {args.seed}")

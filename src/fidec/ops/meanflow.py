@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from fidec.types import PRNGKey
@@ -33,13 +34,16 @@ def on_sphere(x: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
 
 
 def draw_times(key: PRNGKey, rows: int, share: float) -> tuple[Time, Time]:
-    """Times t <= r, logit-normal; t = r for all rows but the last `share` of them.
+    """Times t <= r, logit-normal; t = r for all rows but a `share` of them, which are spread evenly over the batch.
 
-    Where t = r, the identity is plain flow matching.
+    Where t = r, the identity is plain flow matching. A batch of two sources has their rows one after the other, so
+    the share must not be at its end.
     """
     draws = jax.nn.sigmoid(0.4 - jax.random.normal(key, (2, rows, 1)))
     t, r = draws.min(axis=0), draws.max(axis=0)
-    return t, jnp.where(jnp.arange(rows)[:, None] < int(rows * (1.0 - share)), t, r)
+    number, count = np.arange(rows)[:, None], rows - int(rows * (1.0 - share))
+    interval = (number + 1) * count // rows > number * count // rows
+    return t, jnp.where(interval, r, t)
 
 
 def value_and_target(

@@ -87,7 +87,8 @@ class Assessment:
     @property
     def spec(self) -> Spec:
         """The specification of the policy, with the number of steps that are played of a chunk."""
-        return self.policy.spec.chunked(self.policy.spec.chunk, self.replan or self.policy.spec.replan)
+        spec = self.policy.spec
+        return spec.chunked(spec.chunk, spec.replan if self.replan is None else self.replan)
 
     @property
     def step(self) -> int:
@@ -113,6 +114,8 @@ class Assessment:
             "seed": self.seed,
             "noise": self.noise,
         }
+        if self.spec.chunk > 1:
+            result |= {"chunk": self.spec.chunk, "replan": self.spec.replan}
         if self.env.note:
             result["note"] = self.env.note
         rows = {}

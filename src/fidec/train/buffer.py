@@ -20,6 +20,7 @@ from fidec.train.windows import OpenWindows
 from fidec.types import Batch
 
 CAPACITY = 2_000_000  # by FQL's protocol
+_FILLED = 4096  # rows that are made into windows at once
 BLOCK = 64  # rows that are added at once; only the shapes 64 and 1 are compiled
 
 _add = jax.jit(replay.add, donate_argnums=0)
@@ -97,7 +98,8 @@ class Buffer:
     def fill(self, rows: Rows) -> None:
         """Put stored rows back into an empty buffer, with their next actions."""
         if self._windows is not None:
-            self.extend(rows)
+            for first in range(0, rows.count, _FILLED):  # not all windows at once: they take more memory than rows
+                self.extend(jax.tree.map(lambda column, first=first: column[first : first + _FILLED], rows))
             return
         rows = rows._replace(batch=rows.batch._replace(next_actions=next_actions(rows)))
         gone = max(0, rows.count - self.replay.capacity)  # rows that were overwritten

@@ -121,8 +121,9 @@ class RunConfig:
     seed: int = 0
     """Random seed. Every random number is a function of the seed, a named stream and the step."""
     flow: Path | None = None
-    """Run or policy whose behaviour flow is used as it is (fidec, deflow, fql, fan, ifql, qam). Its actions at all
-    next states are drawn once, if the method learns from them, and the rest is trained without solving it."""
+    """Run or policy whose behaviour flow is used as it is (fidec, fidec_closed_form, deflow, fql, fan, ifql, qam).
+    Its actions at all next states are drawn once, if the method learns from them, and the rest is trained without
+    solving it."""
     flow_updates: int = 0
     """Train the behaviour flow first, alone, for at most this many updates, in OUT/flow; then as with --flow."""
     flow_refresh: int = 0
@@ -133,7 +134,7 @@ class RunConfig:
     patience: int = 10
     """With held-out episodes: stop after this many log intervals without a lower loss on them. 0 never stops."""
     chunk: int = 1
-    """Actions that the policy chooses together, for this many steps. Values are bootstrapped after the chunk."""
+    """Steps whose actions the policy chooses together. Values are bootstrapped after the chunk, or after --n-step."""
     n_step: int | None = None
     """Steps until values are bootstrapped: rewards are summed with the discount. By default the length of a chunk;
     not less."""
@@ -267,6 +268,12 @@ class RunConfig:
             raise ConfigError("both --flow and --flow-updates are given: take a trained flow, or train one")
         if self.flow_refresh and not self.has_flow:
             raise ConfigError("--flow-refresh needs a frozen flow: give --flow or --flow-updates, or leave it out")
+        reach = (self.n_step or self.chunk) + self.chunk
+        if reach > 2 and 0 < self.online_steps < reach:
+            raise ConfigError(
+                f"--online-steps {self.online_steps} is less than {reach}: the first row of the buffer takes that "
+                "many steps, because its next chunk has to be known"
+            )
         if self.has_flow and self.online_steps:
             raise ConfigError(
                 "--flow and --flow-updates are for offline training: collected transitions have no proposals. Leave "

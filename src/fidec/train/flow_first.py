@@ -100,7 +100,8 @@ def load_flow(place: Path, config: RunConfig, dataset: OfflineDataset, spec: Spe
             f"{origin} was trained on other data: their SHA-256 is {trained_on[:12]}…, that of {dataset.source} is "
             f"{dataset.sha256[:12]}…. Train a flow on this data, with --flow-updates"
         )
-    for name in [field.name for field in dataclasses.fields(Spec) if field.name != "replan"]:
+    names = [field.name for field in dataclasses.fields(Spec) if field.name not in ("chunk", "replan")]
+    for name in ("chunk", *names):  # the chunk first: it is the option that explains the dimension
         own, other = getattr(spec, name), getattr(policy.spec, name)
         if own != other:
             raise ConfigError(
@@ -121,13 +122,17 @@ def load_flow(place: Path, config: RunConfig, dataset: OfflineDataset, spec: Spe
 def frozen_of(algorithm: Algorithm, name: str) -> Frozen:
     """How the method is trained with a frozen flow. ConfigError if it is not."""
     if algorithm.frozen is None:
-        raise ConfigError(f"{name} cannot be trained with a frozen flow: it has none, or the flow is its policy")
+        raise ConfigError(f"{name} cannot be trained with a frozen flow: it has none, or learns it with its policy")
     return algorithm.frozen
 
 
 def with_flow(state: Any, flow: Flow) -> Any:
     """The state with this flow instead of its own."""
-    return state._replace(params={**state.params, "flow": jax.tree.map(jnp.array, flow.params)})
+    params = {**state.params, "flow": jax.tree.map(jnp.array, flow.params)}
+    target = state.target
+    if target and "flow" in target:
+        target = {**target, "flow": jax.tree.map(jnp.array, flow.params)}
+    return state._replace(params=params, target=target)
 
 
 def draw_proposals(

@@ -90,9 +90,9 @@ def with_initial(config: RunConfig) -> tuple[RunConfig, Initial]:
 
 def check_initial(config: RunConfig, initial: Initial, spec: Spec, template: Any) -> None:
     """Raise ConfigError if the state does not fit the data or the networks of this run."""
-    names = ("observation_shape", "observation_dtype", "action_dim", "chunk", "bounds", "frame_stack")
+    names = ("observation_shape", "observation_dtype", "chunk", "step_dim", "bounds", "frame_stack")
     what = [
-        f"{name} is {getattr(initial.spec, name)}, that of this data {getattr(spec, name)}"
+        f"{name} is {getattr(initial.spec, name)}, that of this run {getattr(spec, name)}"
         for name in names
         if getattr(spec, name) != getattr(initial.spec, name)
     ]

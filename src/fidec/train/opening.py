@@ -143,7 +143,7 @@ def _report(session: Session, start: Start, restored: Restored | None, initial: 
         message(f"starts from {initial.origin}")
         if session.spec.observation_mean is not None:
             message("observations are normalised with the statistics of that run, not of this data")
-    if restored is None and (settling := describe_time_constant(start.config)) is not None:
+    if restored is None and initial is None and (settling := describe_time_constant(start.config)) is not None:
         message(settling)
     if restored is not None:
         message(f"resumed {start.directory.path} at step {session.step}")

@@ -142,7 +142,7 @@ class Policy:
         By default `replan` is that of the training run. `how` are arguments of the policy's calls. The actions are
         those of single observations or of batches of a fixed size.
         """
-        spec = self.spec.chunked(self.spec.chunk, replan or self.spec.replan)
+        spec = self.spec.chunked(self.spec.chunk, self.spec.replan if replan is None else replan)
         return Player(self, spec.chunk, spec.replan, **how)
 
     def __call__(

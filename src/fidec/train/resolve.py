@@ -29,9 +29,12 @@ def resolve(config: RunConfig) -> RunConfig:
     normalize = config.normalize_observations
     if normalize is None and init_from is None:  # else as in the run that it starts from
         normalize = config.task is None
+    learns_values = hasattr(options, "discount")
     config = dataclasses.replace(
         config,
         options=options,
+        n_step=config.n_step or (config.chunk if learns_values else None),
+        replan=config.replan or config.chunk,
         out=out,
         normalize_observations=normalize,
         eval_envs=envs,

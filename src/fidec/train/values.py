@@ -19,11 +19,15 @@ def data_value(config: RunConfig, dataset: OfflineDataset) -> float | None:
     discount = getattr(config.options, "discount", None)
     if discount is None:
         raise ConfigError(f"--value-start data is for methods that learn a value: {config.algo} has no discount")
+    if getattr(config.options, "q_norm", False):
+        raise ConfigError("--value-start data needs values in the unit of returns: set --algo.q-norm False")
     return float(dataset.returns(discount).mean()) * getattr(config.options, "reward_scale", 1.0)
 
 
 def start_at(state: Any, value: float) -> Any:
     """The state with this value in the output biases of its critics and their targets."""
+    if not state.params.keys() & set(_VALUES):
+        raise ConfigError(f"--value-start data needs a module called {' or '.join(_VALUES)}; the method has none")
     return state._replace(params=_with_bias(state.params, value), target=_with_bias(state.target, value))
 
 
@@ -54,7 +58,6 @@ def describe_time_constant(config: RunConfig) -> str | None:
     )
     if updates >= constant:
         return text
-    return (
-        f"{text}. That is less: values stay near their start. Raise --algo.target-rate, lower --algo.discount, give "
-        "--n-step or --chunk, or start at the data's mean return with --value-start data"
-    )
+    advice = ["Raise --algo.target-rate", "lower --algo.discount", "give a larger --n-step"]
+    advice += [] if config.value_start == "data" else ["start at the data's mean return with --value-start data"]
+    return f"{text}. That is less: values stay near their start. {', '.join(advice[:-1])}, or {advice[-1]}"

@@ -65,8 +65,8 @@ class ValueConfig(NetworkConfig):
     critics: int = 2
     """Number of critics, with independent weights."""
     q_aggregate: values.Aggregate = "mean"
-    """How the critics are combined into one value, in the TD target and where the method has published it: the mean,
-    the lowest (min), or the lower of two that are drawn at random (random_pair)."""
+    """How the critics are combined in the TD target: the mean, the lowest (min), or the lower of two that are drawn
+    at random (random_pair)."""
     pessimism: float = 0.0
     """rho: with q_aggregate mean, the value is the mean of the critics minus rho of their standard deviations."""
 
@@ -78,8 +78,9 @@ class ValueConfig(NetworkConfig):
             raise ConfigError(
                 f"pessimism lowers the mean of the critics: it needs q_aggregate mean, not {self.q_aggregate}"
             )
-        if self.q_aggregate == "random_pair" and self.critics < 2:
-            raise ConfigError(f"q_aggregate random_pair needs at least 2 critics, not {self.critics}")
+        if (self.pessimism or self.q_aggregate == "random_pair") and self.critics < 2:
+            name = "pessimism" if self.pessimism else "q_aggregate random_pair"
+            raise ConfigError(f"{name} needs at least 2 critics, not {self.critics}")
         if not 0 < self.target_rate <= 1:
             raise ConfigError(f"target_rate must lie in (0, 1], not {self.target_rate}")
         if not 0 <= self.discount < 1:
