@@ -34,10 +34,14 @@ def takes_images(name):
     return True
 
 
+# One method of each kind. The others are in the slow tier, and their losses are compared in test_references.
+KINDS = ("fidec", "fql", "iql", "calql", "qam", "bc")
+
+
 def all_cases():
-    """Every built-in method; presets and images are in the slow tier, but for the paper's own preset."""
+    """Every built-in method. Presets and images are in the slow tier, but for the paper's own preset."""
     for name in METHODS.builtin():
-        yield pytest.param(name, id=name)
+        yield pytest.param(name, id=name, marks=() if name in KINDS else pytest.mark.slow)
         for preset in algos.get(name).presets:
             yield pytest.param(
                 f"{name}-{preset}", marks=() if (name, preset) == ("fidec", "paper") else pytest.mark.slow

@@ -106,6 +106,7 @@ def test_calibration_stops_the_push_exactly_where_the_return_is_above_q():
     assert (pushed[~below] > 0).all()
 
 
+@pytest.mark.slow
 def test_with_low_returns_calql_is_cql_and_with_high_ones_every_policy_action_is_bounded():
     plain, metrics = step("calql", calibrate=False, batch=make_batch(returns=None))
     assert metrics["calibrated"] == 0.0
@@ -167,6 +168,7 @@ def test_the_multiplier_rises_while_the_gap_is_above_its_goal_and_falls_below():
     assert "multiplier" not in start("calql").params
 
 
+@pytest.mark.slow
 def test_the_target_is_the_best_of_the_sampled_next_actions():
     batch = make_batch(rewards=jnp.zeros(ROWS))
 

@@ -121,6 +121,7 @@ def test_a_projected_multiplier_reaches_zero():
     assert float(update("paper")(idle, batch(), jax.random.key(1))[0].params["multiplier"]) == 0.0
 
 
+@pytest.mark.slow
 def test_the_budget_in_nats_drives_the_multiplier():
     """The penalty of a large displacement exceeds the budget of 0.5 nats, that of none does not."""
     moves = []
@@ -131,6 +132,7 @@ def test_the_budget_in_nats_drives_the_multiplier():
     assert moves[0] > 0 > moves[1]
 
 
+@pytest.mark.slow
 def test_a_negative_estimate_of_a_kl_counts_as_a_violation():
     """A KL is not negative. If a lower estimate were rewarded, training would seek its bias."""
 
@@ -188,6 +190,7 @@ def test_in_the_papers_order_modules_see_those_before_them_updated():
     assert differ == {"critic", "residual"}  # the critic by its target, the residual by the critic
 
 
+@pytest.mark.slow
 def test_a_frozen_flow_does_not_count_in_the_norm_that_clips_the_others():
     state = fresh("clipped")
     after, metrics = update("clipped")(state, batch(), jax.random.key(1))
@@ -270,6 +273,7 @@ def test_the_closed_form_spends_its_budget_and_climbs(constraint):
         assert np.all(q(base + found[1e-6, 1][1]) > q(base))
 
 
+@pytest.mark.slow
 def test_a_frozen_flow_in_the_papers_order():
     state, _ = update("paper")(fresh("paper"), batch(), jax.random.key(1))
     made = algos.make("fidec", SPEC, preset="paper", **{**SMALL, "train_flow": False})

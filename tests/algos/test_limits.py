@@ -112,6 +112,7 @@ def test_the_best_of_n_uniforms_has_the_mean_of_their_maximum():
 # Methods.
 
 
+@pytest.mark.slow
 def test_ifql_finds_better_actions_among_more_of_them():
     algorithm, state, _ = method("ifql", flow_steps=2, samples=2)
     act = fast_jit(some(algorithm.choose), static_argnames="candidates")
@@ -126,6 +127,7 @@ def test_ifql_finds_better_actions_among_more_of_them():
     assert np.all(np.diff(found) > 0.02)
 
 
+@pytest.mark.slow
 def test_fbrac_climbs_q_through_every_step_of_its_ode():
     """alpha = 0 leaves -E Q(s, mu(s, z)); its slopes must be those of the loss itself, by differences."""
     algorithm, state, _ = method("fbrac", alpha=0.0, flow_steps=4)
@@ -149,6 +151,7 @@ def test_fbrac_climbs_q_through_every_step_of_its_ode():
             assert slopes[i] == pytest.approx((loss(flat + bump) - loss(flat - bump)) / 2e-6, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_rebrac_as_released_moves_its_actor_by_momentum_on_skipped_steps():
     _, state, update = method("rebrac", preset="released")
     for key in (jax.random.key(8), KEY):  # the second step is the actor's first
@@ -196,6 +199,7 @@ def test_fql_with_a_huge_weight_only_distils():
     assert cosine(both - distilling + 0.1 * distilling / alpha, distilling) < 0.99
 
 
+@pytest.mark.slow
 def test_fan_with_a_huge_weight_only_anchors_and_without_one_does_not_ask_the_flow():
     _, state, update = method("fan", actor_penalty=1e4)
     blind = {name: jax.tree.map(jnp.zeros_like, state.params[name]) for name in ("critic", "upper")}
@@ -209,6 +213,7 @@ def test_fan_with_a_huge_weight_only_anchors_and_without_one_does_not_ask_the_fl
     assert all(equal(usual.params[name], changed.params[name]) for name in ("critic", "upper", "policy"))
 
 
+@pytest.mark.slow
 def test_fan_asks_for_the_upper_value_only_where_there_is_a_choice():
     algorithm, state, _ = method("fan", flow_steps=2)
     observations = make_batch().observations
@@ -223,6 +228,7 @@ def test_fan_asks_for_the_upper_value_only_where_there_is_a_choice():
     assert value(64) > value(8) > value(2)
 
 
+@pytest.mark.slow
 def test_a_frozen_flow_changes_nothing_else_of_fan():
     algorithm, state, _ = method("fan", train_flow=False)
     joint, _ = fast_jit(algorithm.update)(state, make_batch(), KEY)

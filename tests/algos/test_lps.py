@@ -104,6 +104,7 @@ def test_the_latent_stays_on_the_sphere(size):
     np.testing.assert_allclose(nothing, np.zeros((16, D)), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_exploration_goes_from_the_policy_to_the_behaviour():
     observations = jnp.zeros((20_000, OBSERVED))
 
@@ -125,6 +126,7 @@ OFFSET = np.array([0.1, -0.05, 0.0])
 SLOPE = np.array([0.6, -0.3, 0.7])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steering", "updates", "share"), [("direct", 1000, 0.999), ("distilled", 2000, 0.9)])
 def test_on_a_linear_flow_the_policy_ends_at_the_best_point_of_the_sphere(steering, updates, share):
     """For Q = f(g . a) and mu = A z + b that is z = sqrt(d) A^T g / |A^T g|, which gains sqrt(d) |A^T g| over z = 0.
@@ -163,6 +165,7 @@ def test_the_direct_gradient_is_the_chain_rule():
     np.testing.assert_allclose(taken / np.linalg.norm(taken), uphill / np.linalg.norm(uphill), atol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_latent_critic_alone_moves_a_distilled_policy():
     algorithm, state = made(steering="distilled")
     update, batch = fast_jit(algorithm.update), make_batch(16, (OBSERVED,), D)
@@ -180,6 +183,7 @@ def test_the_latent_critic_alone_moves_a_distilled_policy():
     assert moved(latent_critic=shaken["latent_critic"]) == {"policy"}
 
 
+@pytest.mark.slow
 def test_the_policy_is_the_same_without_what_only_training_needs():
     algorithm, state = made(steering="distilled")
     small = algorithm.policy(state)

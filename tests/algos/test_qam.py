@@ -30,6 +30,7 @@ def metric(name, change=lambda state: state, **options) -> float:
     return float(update(change(state), make_batch(), KEY))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flat", ["temperature", "critic"])
 def test_without_a_slope_of_q_the_policy_stays_at_the_behaviour(flat):
     algorithm, state = made(inverse_temperature=0.0 if flat == "temperature" else 2.0)
@@ -44,6 +45,7 @@ def test_without_a_slope_of_q_the_policy_stays_at_the_behaviour(flat):
     assert equal(after.params["policy"], state.params["policy"])
 
 
+@pytest.mark.slow
 def test_the_temperature_scales_the_slope():
     """From the behaviour, the loss is that of the adjoints alone, which are linear in tau."""
     at_the_behaviour = lambda state: with_params(state, policy=state.target["flow"])  # noqa: E731
@@ -51,6 +53,7 @@ def test_the_temperature_scales_the_slope():
     np.testing.assert_allclose(losses, losses[1] * np.array([0.25, 1.0, 4.0]), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_an_edit_is_bounded_and_without_a_scale_it_is_the_flow():
     observations = make_batch().observations
     plain, state = made()
@@ -63,6 +66,7 @@ def test_an_edit_is_bounded_and_without_a_scale_it_is_the_flow():
         assert equal(actions, flow_actions) == (scale == 0.0)
 
 
+@pytest.mark.slow
 def test_the_one_step_policy_acts_without_a_flow():
     algorithm, state = made("one_step")
     observations = make_batch().observations
@@ -73,6 +77,7 @@ def test_the_one_step_policy_acts_without_a_flow():
     )  # the base is the behaviour's
 
 
+@pytest.mark.slow
 def test_gradients_are_clipped_by_one_norm():
     """After the first step Adam's first moment is a tenth of the gradient that it got."""
     gradients = {}
@@ -89,6 +94,7 @@ def test_gradients_are_clipped_by_one_norm():
         assert gradients[1e-2][name] == pytest.approx(float(norm / whole[None] * 1e-2), rel=1e-2)
 
 
+@pytest.mark.slow
 def test_a_frozen_flow_is_the_behaviour_itself_and_not_its_average():
     algorithm, state = made()
     update = fast_jit(some(algorithm.frozen).update)
@@ -101,6 +107,7 @@ def test_a_frozen_flow_is_the_behaviour_itself_and_not_its_average():
     assert "flow_loss" not in metrics
 
 
+@pytest.mark.slow
 def test_pessimism_lowers_the_target_by_the_spread_of_the_critics():
     goals = [metric("td_target", pessimism=rho) for rho in (0.0, 0.5, 1.0)]
     assert goals[0] > goals[1] > goals[2]

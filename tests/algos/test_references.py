@@ -141,6 +141,7 @@ def test_rebrac():
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), run.kept[module], expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["recommended", "released"])
 def test_rebrac_updates_its_actor_at_every_second_step(preset):
     """FQL counts steps from 1. With one Adam for all modules, momentum moves the actor on the third step too."""

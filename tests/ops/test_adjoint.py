@@ -141,6 +141,7 @@ def linear(coefficients) -> flow.Velocity:
     return velocity
 
 
+@pytest.mark.slow
 def test_learning_by_adjoint_matching_ends_at_the_tilted_gaussian():
     """From the behaviour, the loss is minimised exactly over linear fields, again and again on new paths."""
     steps, rows = 100, 4000

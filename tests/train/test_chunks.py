@@ -179,6 +179,7 @@ def test_wrong_lengths_are_named(dataset, tmp_path, options, words):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_flow_for_chunks_of_another_length_is_refused(dataset, tmp_path):
     flow = fit(dataset, tmp_path / "flow", algo="flow_bc", options=SMALL, chunk=2, **SETTINGS).directory
     with pytest.raises(ConfigError, match="its chunk is 2, that of this run 3"):
@@ -187,6 +188,7 @@ def test_a_flow_for_chunks_of_another_length_is_refused(dataset, tmp_path):
     assert run.step == 30
 
 
+@pytest.mark.slow
 def test_an_evaluated_lane_draws_from_the_key_of_the_step_at_which_its_chunk_was_chosen(dataset, tmp_path):
     policy = load_policy(fit(dataset, tmp_path / "run", algo="fidec", options=SMALL, chunk=3, **SETTINGS).directory)
     key = rng.stream(0, "evaluate")
