@@ -62,13 +62,10 @@ def test_fidec_with_the_isotropic_constraint_is_deflow():
     assert program("fidec", constraint="isotropic") == program("deflow")
 
 
-SLOW = ("averaged", "velocity", "local", "stein", "path")  # test_lab.py has the penalty of each
-
-
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, marks=pytest.mark.slow if case in (*SLOW, "closed_form") else ())
+        pytest.param(case, marks=() if case == "renoised" else pytest.mark.slow)
         for case in (*CONSTRAINTS.builtin(), "auto", "closed_form")
     ],
 )

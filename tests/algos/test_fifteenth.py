@@ -29,6 +29,7 @@ def median(tmp_path, monkeypatch):
     sys.modules.pop("fidec.algos.median", None)
 
 
+@pytest.mark.slow
 def test_the_register_lists_makes_and_trains_it(median, tmp_path, capsys):
     assert median in algos.names()
     algorithm = algos.make(median, fidec.Spec((4,), 2), hidden=(8,))

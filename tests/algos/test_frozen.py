@@ -90,7 +90,10 @@ def test_a_frozen_flow_does_not_change_and_its_proposals_are_its_samples(name):
 
 @pytest.mark.parametrize(
     ("constraint", "stored"),
-    [("renoised", "scores"), ("path", "anchors"), ("isotropic", None)],
+    [
+        ("renoised", "scores"),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("path", "anchors"), ("isotropic", None))),
+    ],
 )
 def test_what_a_constraint_reads_of_the_flow_is_stored(constraint, stored):
     algorithm, state, batch = made("fidec", constraint=constraint)

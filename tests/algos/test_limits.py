@@ -164,6 +164,7 @@ def test_rebrac_as_released_moves_its_actor_by_momentum_on_skipped_steps():
     assert not equal(skipped.params["actor"], state.params["actor"])
 
 
+@pytest.mark.slow
 def test_fawac_without_a_temperature_is_flow_matching():
     _, state, update = method("fawac", alpha=0.0, flow_steps=2)
     after, metrics = update(state, make_batch(), KEY)
@@ -187,6 +188,7 @@ def test_fql_asks_its_critic_only_where_there_is_a_choice():
         some(algorithm.choose)(blind, observations, KEY, 2)
 
 
+@pytest.mark.slow
 def test_fql_with_a_huge_weight_only_distils():
     alpha = 1e4
     _, state, update = method("fql", alpha=alpha, flow_steps=2)

@@ -247,7 +247,9 @@ def test_fql(aggregate, normalize):
     run.check("policy", policy_loss, *(partial(policy_loss, **other) for other in others))
 
 
-@pytest.mark.parametrize(("aggregate", "normalize"), [("min", False), ("mean", True)])
+@pytest.mark.parametrize(
+    ("aggregate", "normalize"), [("min", False), pytest.param("mean", True, marks=pytest.mark.slow)]
+)
 def test_fan(aggregate, normalize):
     actor_penalty, critic_penalty, expectile = 0.1, 0.3, 0.8
     options = {"actor_penalty": actor_penalty, "critic_penalty": critic_penalty, "expectile": expectile}
@@ -353,7 +355,7 @@ def test_fbrac():
     run.check("flow", flow_loss, *(partial(flow_loss, **other) for other in others))
 
 
-@pytest.mark.parametrize("steering", ["direct", "distilled"])
+@pytest.mark.parametrize("steering", ["direct", pytest.param("distilled", marks=pytest.mark.slow)])
 def test_lps(steering):
     """The mean flow's loss as it was published, with noise at time 1 and u = z - g."""
     names = ("critic", "flow", "policy") + (("latent_critic",) if steering == "distilled" else ())
@@ -421,7 +423,9 @@ def test_lps(steering):
         run.check("latent_critic", latent_critic_loss, *(partial(latent_critic_loss, **other) for other in others))
 
 
-@pytest.mark.parametrize("variant", ["plain", "edit", "one_step"])
+@pytest.mark.parametrize(
+    "variant", ["plain", *(pytest.param(v, marks=pytest.mark.slow) for v in ("edit", "one_step"))]
+)
 def test_qam(variant):
     tau, rho, scale, alpha, steps = 10.0, 0.5, 0.3, 0.1, 3
     on_top = {"plain": (), "edit": ("edit", "temperature"), "one_step": ("student",)}[variant]

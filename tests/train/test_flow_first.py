@@ -145,6 +145,7 @@ def test_training_ends_when_the_held_out_loss_stops_improving(tmp_path, dataset,
     assert resume(tmp_path / "run", dataset, quiet=True).step == 50
 
 
+@pytest.mark.slow
 def test_refreshed_proposals_are_new_ones_and_resume_exactly(tmp_path, dataset, whole, monkeypatch, stop_at):
     """The steps before the first refresh are those of a run without it."""
     monkeypatch.setattr(dispatch.Pace, "next", lambda self, left: min(left, 7))

@@ -110,10 +110,10 @@ def test_a_run_that_does_not_fit_is_refused_before_anything_is_written(first, ot
 def test_other_shapes_and_bounds_are_named(first, tmp_path):
     columns = random_columns()
     wide = {**columns, "observations": np.hstack([columns["observations"]] * 2)}
-    with pytest.raises(ConfigError, match=r"Its observation_shape is \(3,\), that of this data \(6,\)"):
+    with pytest.raises(ConfigError, match=r"Its observation_shape is \(3,\), that of this run \(6,\)"):
         fit(dataset_from_arrays(**wide), tmp_path / "run", steps=10, init_from=first, **TINY)
     bounds = dataset_from_arrays(**columns, action_low=[-2, -2], action_high=[2, 2])
-    with pytest.raises(ConfigError, match=r"Its bounds is .* that of this data \(\(-2"):
+    with pytest.raises(ConfigError, match=r"Its bounds is .* that of this run \(\(-2"):
         fit(bounds, tmp_path / "run", steps=10, init_from=first, **TINY)
 
 

@@ -110,6 +110,7 @@ def test_evaluations_share_environments_and_are_those_of_single_runs(dataset, ti
     assert results[1].evaluation == alone.evaluation != results[0].evaluation
 
 
+@pytest.mark.slow
 def test_the_flow_first_with_several_seeds(tmp_path, compile_cache):
     dataset = dataset_from_arrays(**random_columns(rows=440))
     settings = {**SETTINGS, "algo": "fidec", "flow_updates": 20, "steps": 20}

@@ -29,11 +29,13 @@ def resolve(config: RunConfig) -> RunConfig:
     normalize = config.normalize_observations
     if normalize is None and init_from is None:  # else as in the run that it starts from
         normalize = config.task is None
-    learns_values = hasattr(options, "discount")
+    n_step = config.n_step
+    if config.chunk > 1 and hasattr(options, "discount"):
+        n_step = n_step or config.chunk
     config = dataclasses.replace(
         config,
         options=options,
-        n_step=config.n_step or (config.chunk if learns_values else None),
+        n_step=n_step,
         replan=config.replan or config.chunk,
         out=out,
         normalize_observations=normalize,
