@@ -29,7 +29,7 @@ class DemoArgs:
 
     out: Path = Path("demo-run")
     """Directory for the data, the run and the figures."""
-    rows: int = SCALE.rows
+    rows: int = 60_000
     """Rows of data to make."""
     steps: int = 10_000
     """Gradient steps of critic and policy."""
