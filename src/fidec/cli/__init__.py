@@ -19,7 +19,7 @@ from fidec.errors import FidecError
 COMMANDS = {
     "demo": (
         "fidec.cli.demo",
-        "make data, train FiDec, compare it with its base policy, draw figures: about five minutes",
+        "make data, train FiDec, compare it with its base policy, draw figures: five to six minutes",
     ),
     "train": ("fidec.cli.train", "train a method on a data set, or resume a run"),
     "eval": ("fidec.cli.evaluate", "evaluate a run's policy, and its base policy if asked"),
