@@ -152,9 +152,9 @@ def test_an_audit_measures_whole_chunks(dataset, tmp_path):
 def test_the_budget_is_that_of_a_whole_chunk():
     """The same displacement of every step costs as many budgets as there are steps; a KL counts them by itself."""
     build = METHODS.get("fidec").configure
-    assert build(constraint="isotropic").build_constraint().steps(5) == 5.0
-    assert build(constraint="renoised", scale="half").build_constraint().steps(5) == 1.0
-    assert build(constraint="path").build_constraint().steps(5) == 1.0
+    assert build(constraint="isotropic").build_constraint().chunk_factor(5) == 5.0
+    assert build(constraint="renoised", scale="half").build_constraint().chunk_factor(5) == 1.0
+    assert build(constraint="path").build_constraint().chunk_factor(5) == 1.0
     spec, key = Spec((2,), 2), jax.random.key(0)
     algorithm = METHODS.get("deflow").build(METHODS.get("deflow").configure(**SMALL), spec.chunked(5))
     transport = algorithm.transport

@@ -29,7 +29,7 @@ from fidec import nn
 from fidec.algos.common import backbone
 from fidec.algos.common.base import Algorithm, Frozen, Method, State, with_base
 from fidec.errors import ConfigError
-from fidec.ops import flow, policies, values
+from fidec.ops import flow, values
 from fidec.types import Batch, Metrics, PRNGKey, Spec
 
 
@@ -129,15 +129,10 @@ def make(config: FANConfig, spec: Spec) -> Algorithm:
         _, other_key = jax.random.split(key)
         return backbone.descend(state, losses_of(state, batch, other_key), adam, config.target_rate)
 
-    def act_with_base(state: State, observations, key, candidates: int = 1, noise=1.0):
-        start = noise * backbone.noise_for(key, observations, spec, candidates)
-        actions = jnp.clip(student.apply(state.params["policy"], observations, start), -1.0, 1.0)
-        base = behaviour.sample(state.params["flow"], observations, start)
-        if candidates == 1:
-            return actions[0], base[0]
-        z = upper.apply(state.params["upper"], observations, actions).mean(axis=0)
-        return policies.best_of(actions, z), policies.best_of(base, z)
+    def value(params, observations, actions):
+        return upper.apply(params["upper"], observations, actions).mean(axis=0)
 
+    act_with_base = backbone.student_act(student, behaviour, spec, value)
     policy = lambda state: backbone.keep_params(state, "flow", "policy", "upper")  # noqa: E731
     return with_base(init, update, act_with_base, policy, frozen=Frozen(update_frozen))
 

@@ -146,7 +146,7 @@ def make_constrained(
     residual: Any = nn.ResidualMap(config.hidden, spec.action_dim, encoder)
     behaviour = backbone.FlowPolicy(config.hidden, spec, config.flow_steps)
     adam = optax.adam(config.learning_rate)
-    budget, chunk_factor = constraint.limit(config.budget), constraint.steps(spec.chunk)
+    budget, chunk_factor = constraint.limit(config.budget), constraint.chunk_factor(spec.chunk)
     log_dual, calibrated = config.dual == "log", constraint.t_eps == "auto"
 
     def init(key: PRNGKey) -> State:

@@ -63,7 +63,7 @@ def make(config: ClosedFormConfig, spec: Spec) -> Algorithm:
     critic: Any = nn.Critic(config.hidden, ensemble=config.critics, encoder=backbone.encoder(spec))
     behaviour = backbone.FlowPolicy(config.hidden, spec, config.flow_steps)
     constraint: Quadratic = config.build_constraint()
-    chunk_factor = constraint.steps(spec.chunk)
+    chunk_factor = constraint.chunk_factor(spec.chunk)
     budget = config.budget / chunk_factor  # of `Quadratic.form`
     clipping = () if config.grad_clip is None else (optax.clip_by_global_norm(config.grad_clip),)
     adam = optax.chain(*clipping, optax.adam(config.learning_rate))

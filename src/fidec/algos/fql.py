@@ -20,7 +20,7 @@ import optax
 from fidec import nn
 from fidec.algos.common import backbone, frozen
 from fidec.algos.common.base import Algorithm, Frozen, Method, State, with_base
-from fidec.ops import policies, values
+from fidec.ops import values
 from fidec.types import Batch, Metrics, PRNGKey, Spec
 
 
@@ -101,15 +101,10 @@ def make(config: FQLConfig, spec: Spec) -> Algorithm:
         }
         return backbone.descend(state, losses, adam, config.target_rate)
 
-    def act_with_base(state: State, observations, key, candidates: int = 1, noise=1.0):
-        start = noise * backbone.noise_for(key, observations, spec, candidates)
-        actions = jnp.clip(student.apply(state.params["policy"], observations, start), -1.0, 1.0)
-        base = teacher.sample(state.params["flow"], observations, start)
-        if candidates == 1:
-            return actions[0], base[0]
-        q = critic.apply(state.params["critic"], observations, actions).mean(axis=0)
-        return policies.best_of(actions, q), policies.best_of(base, q)
+    def value(params, observations, actions):
+        return critic.apply(params["critic"], observations, actions).mean(axis=0)
 
+    act_with_base = backbone.student_act(student, teacher, spec, value)
     policy = lambda state: backbone.keep_params(state, "critic", "flow", "policy")  # noqa: E731
     return with_base(init, update, act_with_base, policy, frozen=Frozen(update_frozen, propose))
 

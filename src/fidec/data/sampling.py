@@ -191,9 +191,10 @@ def gather(source: Source | Batch, rows: Any, settings: Sampling, xp: Any = jnp)
         return batch._replace(observations=observed(rows))
     if ends is None:
         raise ConfigError("windows need the ends of trajectories: use sampling.source_of")
-    last = xp.minimum(rows + (window.n_step - 1), ends[rows])
+    end = ends[rows]
+    last = xp.minimum(rows + (window.n_step - 1), end)
     following = data.next_observations[last]
-    return take_window(data, rows, ends[rows], window, xp)._replace(
+    return take_window(data, rows, last, end, window.chunk, xp)._replace(
         observations=observed(rows),
         next_observations=following if count == 1 else images.push(observed(last), following, xp),
         proposals=jax.tree.map(lambda column: column[rows], data.proposals),

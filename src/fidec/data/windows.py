@@ -76,17 +76,16 @@ def steps_from(first: Any, ends: Any, count: int, xp: Any) -> tuple[Any, Any]:
     return xp.minimum(rows, ends[:, None]), (rows <= ends[:, None]).astype(np.float32)
 
 
-def take_window(data: Batch, rows: Any, ends: Any, window: Window, xp: Any) -> Batch:
-    """The windows that begin at `rows`, without observations; `ends` has the last row of each one's trajectory.
+def take_window(data: Batch, rows: Any, last: Any, ends: Any, chunk: int, xp: Any) -> Batch:
+    """The windows from `rows` to `last`, without observations; `ends` has the last row of each one's trajectory.
 
     `rewards` and `masks` of the data are those of `sum_rewards`. `xp` is numpy or jax.numpy.
     """
 
     def side_by_side(first: Any) -> tuple[Any, Any]:
-        at, exists = steps_from(first, ends, window.chunk, xp)
+        at, exists = steps_from(first, ends, chunk, xp)
         return data.actions[at].reshape(len(rows), -1), exists
 
-    last = xp.minimum(rows + (window.n_step - 1), ends)
     actions, valid = side_by_side(rows)
     return Batch(
         observations=None,
@@ -96,5 +95,5 @@ def take_window(data: Batch, rows: Any, ends: Any, window: Window, xp: Any) -> B
         next_observations=None,
         next_actions=side_by_side(last + 1)[0],
         returns=None if data.returns is None else data.returns[rows],
-        valid=valid if window.chunk > 1 else None,
+        valid=valid if chunk > 1 else None,
     )

@@ -17,7 +17,7 @@ from fidec.train.config import RunConfig
 from fidec.train.flow_first import frozen_of, load_flow
 from fidec.train.initial import Initial, check_initial
 from fidec.train.policy import select_act
-from fidec.train.values import data_value
+from fidec.train.values import check_value_start
 from fidec.types import Spec
 
 
@@ -64,14 +64,16 @@ def check_method(config: RunConfig, dataset: OfflineDataset, spec: Spec, initial
     """Raise if the method cannot use this data or state, or cannot act as the evaluations will ask it to."""
     algorithm = algos.get(config.algo).build(config.options, spec)
     key = rng.stream(config.seed, "evaluate")
+    state = jax.eval_shape(algorithm.init, key)
     if initial is not None:
-        check_initial(config, initial, spec, jax.eval_shape(algorithm.init, key))
+        check_initial(config, initial, spec, state)
     if config.held_out and algorithm.validate is None:
         raise ConfigError(
             "--validation is for methods that imitate the data, and for the flow of --flow-updates: "
             f"{config.algo} learns values and has no loss that held-out data could judge"
         )
-    _ = config.window, data_value(config, dataset)  # these raise if the method has no value
+    _ = config.window  # raises if the method has no value
+    check_value_start(config, state)
     if config.value_start == "data" and initial is not None:
         raise ConfigError("--value-start data and --init-from exclude each other: the critic starts from that run")
     if config.has_flow:
@@ -81,7 +83,6 @@ def check_method(config: RunConfig, dataset: OfflineDataset, spec: Spec, initial
     if config.env_name is None:
         return
     observation = jax.ShapeDtypeStruct(spec.observation_shape, spec.observation_dtype)
-    state = jax.eval_shape(algorithm.init, key)
     jax.eval_shape(select_act(algorithm, config.candidates), state, observation, key)
 
 

@@ -3,8 +3,9 @@
 One step is one transition, added to the buffer, and `updates` gradient steps on batches drawn from offline and online
 rows together. With `collect` episode, a whole episode is collected first and its updates follow. Collection is at
 most one round ahead of the updates, or, for windows of several steps, as many rounds as the first window takes. A
-checkpoint needs only both counts: random numbers are functions of the seed and the step, the rows are on the disk
-(`fidec.store.replay`), and the running episode is replayed from its seed and its recorded actions.
+checkpoint needs only both counts, and the chunks of actions that are being played: random numbers are functions of
+the seed and the step, the rows are on the disk (`fidec.store.replay`), and the running episode is replayed from its
+seed and its recorded actions.
 """
 
 from __future__ import annotations

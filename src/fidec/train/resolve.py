@@ -29,14 +29,15 @@ def resolve(config: RunConfig) -> RunConfig:
     normalize = config.normalize_observations
     if normalize is None and init_from is None:  # else as in the run that it starts from
         normalize = config.task is None
-    n_step = config.n_step
-    if config.chunk > 1 and hasattr(options, "discount"):
-        n_step = n_step or config.chunk
+    n_step, replan = config.n_step, config.replan
+    if config.chunk > 1:
+        replan = replan or config.chunk
+        n_step = n_step or (config.chunk if hasattr(options, "discount") else None)
     config = dataclasses.replace(
         config,
         options=options,
         n_step=n_step,
-        replan=config.replan or config.chunk,
+        replan=replan,
         out=out,
         normalize_observations=normalize,
         eval_envs=envs,

@@ -12,22 +12,27 @@ from fidec.train.config import RunConfig
 _VALUES = ("critic", "value", "upper", "latent_critic")  # modules whose output is a value
 
 
+def check_value_start(config: RunConfig, state: Any) -> None:
+    """Raise ConfigError if values of this method cannot start at the data's mean return. `state` may be shapes."""
+    if config.value_start == "zero":
+        return
+    if not hasattr(config.options, "discount"):
+        raise ConfigError(f"--value-start data is for methods that learn a value: {config.algo} has no discount")
+    if getattr(config.options, "q_norm", False):
+        raise ConfigError("--value-start data needs values in the unit of returns: set --algo.q-norm False")
+    if not getattr(state, "params", {}).keys() & set(_VALUES):
+        raise ConfigError(f"--value-start data needs a module called {' or '.join(_VALUES)}; {config.algo} has none")
+
+
 def data_value(config: RunConfig, dataset: OfflineDataset) -> float | None:
     """The mean return of the data, in the units of the critic, if values start there (`RunConfig.value_start`)."""
     if config.value_start == "zero":
         return None
-    discount = getattr(config.options, "discount", None)
-    if discount is None:
-        raise ConfigError(f"--value-start data is for methods that learn a value: {config.algo} has no discount")
-    if getattr(config.options, "q_norm", False):
-        raise ConfigError("--value-start data needs values in the unit of returns: set --algo.q-norm False")
-    return float(dataset.returns(discount).mean()) * getattr(config.options, "reward_scale", 1.0)
+    return float(dataset.returns(config.options.discount).mean()) * getattr(config.options, "reward_scale", 1.0)
 
 
 def start_at(state: Any, value: float) -> Any:
     """The state with this value in the output biases of its critics and their targets."""
-    if not state.params.keys() & set(_VALUES):
-        raise ConfigError(f"--value-start data needs a module called {' or '.join(_VALUES)}; the method has none")
     return state._replace(params=_with_bias(state.params, value), target=_with_bias(state.target, value))
 
 

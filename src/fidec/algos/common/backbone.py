@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fidec import nn, optim
-from fidec.algos.common.base import Act, Choose, State, check_choices
+from fidec.algos.common.base import Act, ActWithBase, Choose, State, check_choices
 from fidec.errors import ConfigError
 from fidec.ops import flow, policies, values
 from fidec.types import Batch, Metrics, Params, PRNGKey, Spec
@@ -281,6 +281,23 @@ def policy_critic_loss(
     """E (Q(s, a) - r - gamma m Qbar(s', a'))^2 for the policy's own next actions. The key draws a random pair."""
     next_q = critic.apply(target, batch.next_observations, next_actions)
     return critic_loss(critic, own, batch, config.aggregate(next_q, key), config.discount)
+
+
+def student_act(
+    student: Any, teacher: FlowPolicy, spec: Spec, value: Callable[[dict[str, Params], Any, jax.Array], jax.Array]
+) -> ActWithBase:
+    """`act_with_base` of a policy of one pass, `student`; of several actions the one with the highest `value`."""
+
+    def act_with_base(state: State, observations, key, candidates: int = 1, noise=1.0):
+        start = noise * noise_for(key, observations, spec, candidates)
+        actions = jnp.clip(student.apply(state.params["policy"], observations, start), -1.0, 1.0)
+        base = teacher.sample(state.params["flow"], observations, start)
+        if candidates == 1:
+            return actions[0], base[0]
+        v = value(state.params, observations, actions)
+        return policies.best_of(actions, v), policies.best_of(base, v)
+
+    return act_with_base
 
 
 def flow_act(critic: Any, policy: FlowPolicy, spec: Spec) -> tuple[Act, Choose]:

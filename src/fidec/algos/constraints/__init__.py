@@ -86,7 +86,7 @@ class Constraint:
         """The budget of the mean penalty, in this constraint's unit, for FiDec's `budget`."""
         return budget
 
-    def steps(self, chunk: int) -> float:
+    def chunk_factor(self, chunk: int) -> float:
         """The factor of the penalty for chunks of actions. The budget is that of a whole chunk.
 
         It is 1 for a penalty that grows with the dimensions, such as a KL. A mean over dimensions is multiplied by
@@ -132,7 +132,7 @@ class Quadratic(Constraint):
         """c delta^T F delta."""
         return fisher.penalty(displacement, scores, damping=self.damping, scale=self.scale)
 
-    def steps(self, chunk: int) -> float:
+    def chunk_factor(self, chunk: int) -> float:
         return 1.0 if self.scale == "half" else float(chunk)
 
     def prepare(self, model: Model, base: Actions, key: PRNGKey, steps: int) -> dict[str, Array]:
