@@ -23,8 +23,8 @@ from fidec.types import ArrayLike as Array
 
 
 def kernel_init(scale: float = 1.0):
-    """Glorot-uniform initialisation; `scale` multiplies the variance."""
-    return nn.initializers.variance_scaling(scale, "fan_avg", "uniform")
+    """Glorot-uniform initialisation; `scale` multiplies the variance. 0 gives zeros."""
+    return nn.initializers.variance_scaling(scale, "fan_avg", "uniform") if scale else nn.initializers.zeros
 
 
 def orthogonal_init(scale: float = 2.0**0.5):
@@ -234,18 +234,23 @@ class MeanFlow(Observer):
 
 
 class ResidualMap(Observer):
-    """delta(s, a): the displacement of an action; a + delta is the local transport map."""
+    """delta(s, a): the displacement of an action; a + delta is the local transport map.
+
+    With `zero_start` the output layer starts at zero, and so does delta.
+    """
 
     hidden: Sequence[int]
     action_dim: int
     encoder: nn.Module | None = None
+    zero_start: bool = False
 
     @nn.compact
     def __call__(
         self, observations: Shaped[Array, "..."], actions: Float[Array, "*batch d"]
     ) -> Float[Array, "*batch d"]:
         features = self.encode(observations)
-        return MLP(self.hidden, self.action_dim)(jnp.concatenate([beside(features, actions), actions], axis=-1))
+        mlp = MLP(self.hidden, self.action_dim, output_scale=0.0 if self.zero_start else 1.0)
+        return mlp(jnp.concatenate([beside(features, actions), actions], axis=-1))
 
 
 class EditActor(Observer):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fidec import algos
+from fidec.errors import ConfigError
 from fidec.types import Spec
 from helpers import some
 from helpers.algorithms import assert_close, equal, fast_jit, make_batch, scaled, with_params
@@ -109,6 +110,21 @@ def test_what_a_constraint_reads_of_the_flow_is_stored(constraint, stored):
             proposals["actions"][:, 0]
         )
         np.testing.assert_allclose(logged["penalty"], jnp.mean(displacement[:, 0] ** 2), rtol=1e-3)
+
+
+def test_the_precision_of_a_state_is_stored_once():
+    """It is that of the stored proposals, and the penalty follows it."""
+    algorithm, state, batch = made("fidec", constraint="precision", width_floor=0.05, state_samples=4)
+    options = {**SMALL, "proposals": 5, "constraint": "precision", "width_floor": 0.05}
+    algorithm = algos.make("fidec", SPEC, **options)
+    proposals = fast_jit(some(some(algorithm.frozen).propose))(state, batch.next_observations, KEY)
+    variance = np.var(proposals["actions"], axis=1, ddof=1) * 4 / 2
+    np.testing.assert_allclose(proposals["states"]["precision"], 1 / np.maximum(variance, 0.05**2), rtol=1e-4)
+    wide = {**proposals, "states": {"precision": jnp.full_like(proposals["states"]["precision"], 8.0)}}
+    _, metrics = after(algorithm, some(algorithm.frozen).update, state, batch._replace(proposals=wide))
+    assert float(metrics["penalty"]) == pytest.approx(4 * float(metrics["displacement"]) ** 2, rel=1e-3)
+    with pytest.raises(ConfigError, match="at least 4 proposals"):
+        made("fidec", constraint="precision")[0].frozen.propose(state, batch.next_observations, KEY)
 
 
 def test_flow_bc_acts_with_the_moving_average():

@@ -1,4 +1,4 @@
-"""The multiplier's two steps."""
+"""The multiplier's steps."""
 
 from __future__ import annotations
 
@@ -38,3 +38,23 @@ def test_log_step_through_adam(violation):
 def test_log_gradient_is_that_of_the_dual_loss():
     """d/d(log lambda) of -log lambda * (D - budget)."""
     np.testing.assert_allclose(dual.log_gradient(jnp.asarray(0.7)), -0.7)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_the_controller_finds_the_scale_of_the_multiplier(scale):
+    """The penalty of the best displacement is (scale / lambda)^2 / 2. A learner follows it in about 200 updates."""
+    budget, penalty = 0.2, 1e-6
+    multiplier: Any = jnp.asarray(10.0)
+    errors = []
+    for _ in range(4000):
+        used, multiplier = dual.controlled(multiplier, dual.log_ratio(jnp.asarray(penalty), budget), 0.01)
+        penalty += (0.5 * (scale / float(used)) ** 2 - penalty) / 200
+        errors.append(penalty / budget)
+    assert max(errors[1500:]) < 1.1
+    assert min(errors[1500:]) > 0.9
+    assert max(errors) < 4  # it does not overshoot far on the way
+    assert float(multiplier) == pytest.approx(scale / np.sqrt(2 * budget), rel=0.05)
+
+
+def test_a_state_over_the_limit_pays_the_square():
+    np.testing.assert_allclose(dual.limited(jnp.asarray([0.1, 0.5, 2.0]), 0.5), [0.1, 0.5, 8.0])

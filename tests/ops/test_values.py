@@ -101,3 +101,11 @@ def test_aggregates_of_an_ensemble():
     np.testing.assert_array_equal(values.aggregate(q, "mean", 0.0), q.mean(axis=0))
     pairs = {tuple(values.aggregate(q, "random_pair", key=key).tolist()) for key in keys}
     assert pairs == {(1.0, 1.0), (1.0, 5.0), (2.0, 1.0)}  # the lower of heads (0, 1), (0, 2) and (1, 2)
+
+
+def test_the_spread_of_values_does_not_see_a_constant():
+    q = jnp.asarray([1.0, 2.0, 4.0])
+    spread = values.value_scale(q, "spread")
+    np.testing.assert_allclose(spread, 1 / np.std([1.0, 2.0, 4.0]), rtol=1e-6)
+    np.testing.assert_allclose(values.value_scale(q + 100.0, "spread"), spread, rtol=1e-4)
+    np.testing.assert_allclose(values.value_scale(3 * q, "spread"), spread / 3, rtol=1e-6)

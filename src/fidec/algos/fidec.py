@@ -44,10 +44,18 @@ class ResidualConfig(refined.RefinedConfig):
 
     multiplier_init: float = 10.0
     """lambda at the start."""
-    dual: Literal["log", "projected"] = "log"
-    """The multiplier: Adam on log lambda (the released code) or ReLU(lambda + eta violation) (the paper)."""
+    dual: Literal["log", "projected", "controlled"] = "log"
+    """The multiplier: Adam on log lambda (the released code), ReLU(lambda + eta violation) (the paper), or a
+    controller of log lambda by log(penalty / budget), which finds lambda's scale by itself."""
     dual_step_size: float = 1.0
     """eta of the projected step; the paper does not give it."""
+    dual_rate: float = 0.01
+    """The largest relative change of lambda in an update by the controller."""
+    opening: int = 0
+    """Updates in which the budget rises from zero to its size, so that values are learnt before they are climbed."""
+    state_limit: float | None = None
+    """A state that spends more than this many budgets pays more: D^2 / (limit budget) instead of D. Otherwise only
+    the mean over states is constrained, and one state may spend what others save."""
     order: Literal["joint", "alternating"] = "joint"
     """One simultaneous step on all modules (the released code), or critic, flow, residual, multiplier in turn, each
     with the modules before it updated (the paper's Algorithm 1). In both orders the base actions are those of the
@@ -56,13 +64,22 @@ class ResidualConfig(refined.RefinedConfig):
     """The states at which the residual map is trained. The critic needs base actions at the next observations anyway,
     so training there saves the second of two flow solves."""
     normalize_q: bool = True
-    """Divide Q by its mean magnitude in the residual's objective."""
+    """Divide Q by its size in the residual's objective."""
+    q_scale: values.QScale = "magnitude"
+    """The size of Q: its mean magnitude, or its standard deviation over the batch (spread), which a constant added to
+    all rewards does not change."""
+    residual_start: Literal["random", "zero"] = "random"
+    """The residual map at the start: a random one, as published, or exactly zero, so that the policy starts as the
+    behaviour flow."""
     clip_scope: optim.ClipScope = "module"
     """grad_clip limits one norm over all modules together (global, the released code) or one for each module."""
 
     def __post_init__(self):
         super().__post_init__()
-        backbone.positive(self, "multiplier_init", "dual_step_size")
+        backbone.positive(self, "multiplier_init", "dual_step_size", "dual_rate")
+        backbone.not_negative(self, "opening")
+        if self.state_limit is not None and not self.state_limit >= 1:
+            raise ConfigError(f"state_limit must be at least 1, or None for no limit, not {self.state_limit}")
         if self.order == "alternating" and self.clip_scope == "global" and self.grad_clip is not None:
             raise ConfigError(
                 "clip_scope 'global' needs all gradients at once, order 'alternating' takes them in turn; "
@@ -74,8 +91,6 @@ class ResidualConfig(refined.RefinedConfig):
 class FiDecConfig(ResidualConfig, refined.ConstraintConfig):
     """FiDec's options; the defaults are the preset `recommended`."""
 
-    budget_nats: float = 0.5
-    """The trust region's size for stein, path and denoising, in nats: the KL from the behaviour flow."""
     calibrate_every: int = 1000
     """Updates between two choices of t_eps, if it is auto; until the first it is 0.8."""
 
@@ -143,7 +158,7 @@ def make_constrained(
     """The algorithm for one constraint. DeFlow is this with the isotropic one."""
     encoder = backbone.encoder(spec)
     critic: Any = nn.Critic(config.hidden, ensemble=config.critics, encoder=encoder)
-    residual: Any = nn.ResidualMap(config.hidden, spec.action_dim, encoder)
+    residual: Any = nn.ResidualMap(config.hidden, spec.action_dim, encoder, config.residual_start == "zero")
     behaviour = backbone.FlowPolicy(config.hidden, spec, config.flow_steps)
     adam = optax.adam(config.learning_rate)
     budget, chunk_factor = constraint.limit(config.budget), constraint.chunk_factor(spec.chunk)
@@ -210,10 +225,12 @@ def make_constrained(
             known = constraint.prepare(model, base, jax.random.fold_in(key, 1), config.flow_steps)
             return _rows_first(known)
 
-        return frozen.propose(behaviour, state.params["flow"], observations, key, config.proposals, prepared)
+        flow, states = state.params["flow"], constraint.prepare_states
+        return frozen.propose(behaviour, flow, observations, key, config.proposals, prepared, states)
 
     def descend(state: State, batch: Batch, next_base, at: Constrained, others) -> tuple[State, Metrics]:
         """One update of critic, residual map and multiplier, and of the modules whose losses are in `others`."""
+        limit = budget * jnp.minimum(1.0, (state.step + 1) / config.opening) if config.opening else budget
 
         def critic_loss(own, params):
             next_displacement = residual.apply(params["residual"], batch.next_observations, next_base)
@@ -227,11 +244,15 @@ def make_constrained(
             displacement = field(at.base)
             actions = jnp.clip(at.base + displacement, -1.0, 1.0)
             q = critic.apply(params["critic"], at.observations, actions).mean(axis=0)
-            q_scale = values.value_scale(q) if config.normalize_q else 1.0
+            q_scale = values.value_scale(q, config.q_scale) if config.normalize_q else 1.0
             model = behaviour_at(params, at.observations, at.known, at.t_eps)
             costs = constraint.penalty(Move(field, at.base, displacement), model, at.key)
+            if config.state_limit is not None:
+                costs = dual.limited(costs, config.state_limit * limit / chunk_factor)
             penalty = chunk_factor * constraint.mean(costs)
             multiplier = jnp.exp(params["multiplier"]) if log_dual else params["multiplier"]
+            if config.dual == "controlled":
+                multiplier, _ = dual.controlled(multiplier, dual.log_ratio(penalty, limit), config.dual_rate)
             multiplier = jax.lax.stop_gradient(multiplier)
             metrics = {"q_policy": q.mean(), "penalty": penalty, "multiplier": multiplier}
             metrics |= refined.displacement_metrics(at.base, displacement)
@@ -240,7 +261,7 @@ def make_constrained(
         def transform(grads, metrics):
             """Add the multiplier's gradient after the residual's, and clip."""
             if log_dual and "penalty" in metrics:
-                grads = {**grads, "multiplier": dual.log_gradient(metrics["penalty"] - budget)}
+                grads = {**grads, "multiplier": dual.log_gradient(metrics["penalty"] - limit)}
                 metrics["grad_norm/multiplier"] = optax.tree.norm(grads["multiplier"])
             return optim.clip_gradients(grads, config.grad_clip, config.clip_scope)
 
@@ -251,9 +272,12 @@ def make_constrained(
             after, logged = backbone.gradient_step(after, turn, adam, backbone.frozen_modules(config), transform)
             metrics |= logged
         constants = {}
-        if not log_dual:
-            multiplier, violation = state.params["multiplier"], metrics["penalty"] - budget
-            constants["multiplier"] = dual.projected_step(multiplier, violation, config.dual_step_size)
+        multiplier, penalty = state.params["multiplier"], metrics["penalty"]
+        if config.dual == "projected":
+            constants["multiplier"] = dual.projected_step(multiplier, penalty - limit, config.dual_step_size)
+        elif config.dual == "controlled":
+            error = dual.log_ratio(penalty, limit)
+            _, constants["multiplier"] = dual.controlled(multiplier, error, config.dual_rate)
         if calibrated:
             constants["t_eps"] = metrics["t_eps"] = at.t_eps
         metrics["loss"] = sum((metrics[f"{name}_loss"] for name in losses), jnp.zeros(()))
@@ -284,8 +308,8 @@ def make_constrained(
 
 LOGS = {
     "q_policy": "mean of Q at the refined actions",
-    "penalty": "E[D], to be compared with the budget; its magnitude in nats for `stein`, `path` and `denoising`",
-    "multiplier": "lambda at the start of the update",
+    "penalty": "E[D], to be compared with the budget; its magnitude for `stein`, `path` and `denoising`",
+    "multiplier": "lambda in the residual map's loss",
     "displacement": "root mean square of |delta|, before clipping",
     "clipped": "share of action components that the displacement moves outside [-1, 1]",
 }

@@ -64,7 +64,8 @@ def make(config: ClosedFormConfig, spec: Spec) -> Algorithm:
     behaviour = backbone.FlowPolicy(config.hidden, spec, config.flow_steps)
     constraint: Quadratic = config.build_constraint()
     chunk_factor = constraint.chunk_factor(spec.chunk)
-    budget = config.budget / chunk_factor  # of `Quadratic.form`
+    limit = constraint.limit(config.budget)
+    budget = limit / chunk_factor  # of `Quadratic.form`
     clipping = () if config.grad_clip is None else (optax.clip_by_global_norm(config.grad_clip),)
     adam = optax.chain(*clipping, optax.adam(config.learning_rate))
 
@@ -125,7 +126,7 @@ def make(config: ClosedFormConfig, spec: Spec) -> Algorithm:
 
         velocity = behaviour.velocity(state.params["flow"], observations)
         sample = partial(behaviour.sample, state.params["flow"], observations)
-        return Transport(velocity, sample, field, cost, config.budget, constraint.unit)
+        return Transport(velocity, sample, field, cost, limit, constraint.unit)
 
     act_with_base = refined.act_by(critic, behaviour, spec, move)
     policy = lambda state: backbone.keep_params(state, "critic", "flow")  # noqa: E731

@@ -71,13 +71,15 @@ class Sampling:
     """Slots of the ring of joined sources."""
     window: Window = SINGLE
     """Steps of a transition."""
+    reward_scale: float = 1.0
+    """Factor of rewards and returns."""
 
     @classmethod
-    def of(cls, spec: Spec, frame_stack: int, augment: float, fraction: float, window: Window = SINGLE) -> Sampling:
+    def of(cls, spec: Spec, frame_stack: int, augment: float, fraction: float, **others: Any) -> Sampling:
         """For data of this specification: vectors are neither stacked nor shifted."""
         if not spec.images:
-            return cls(fraction=fraction, window=window)
-        return cls(frame_stack, augment, fraction, window=window)
+            return cls(fraction=fraction, **others)
+        return cls(frame_stack, augment, fraction, **others)
 
 
 PLAIN = Sampling()  # rows as they are stored
@@ -137,7 +139,11 @@ def drawn(source: Drawable, key: PRNGKey, count: int, settings: Sampling) -> Bat
 
 
 def finish(batch: Batch, key: PRNGKey, settings: Sampling) -> Batch:
-    """Complete drawn rows on the device: stack the next frame, and shift images at random."""
+    """Complete drawn rows on the device: scale rewards, stack the next frame, and shift images at random."""
+    if settings.reward_scale != 1:
+        scale = settings.reward_scale
+        returns = None if batch.returns is None else scale * batch.returns
+        batch = batch._replace(rewards=scale * batch.rewards, returns=returns)
     if settings.frame_stack > 1 and settings.window.single:
         following = images.push(batch.observations, batch.next_observations)
         batch = batch._replace(next_observations=following)

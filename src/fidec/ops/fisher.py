@@ -3,6 +3,9 @@
 Quadratic forms c * delta^T F delta with F = (1/K) sum_k s_k s_k^T + rho I. F is never built, because
 delta^T F delta = mean_k (s_k . delta)^2 + rho |delta|^2 and tr F = mean_k |s_k|^2 + rho d need dot products only.
 
+The cost of a shift in nats by the behaviour's own width: 1/2 delta^T P delta with P the precision of samples of the
+behaviour (`precision`, `shift_cost`).
+
 Estimates of KL(refined || behaviour) in nats: `stein`, `path` and `denoising`.
 
 `fidec.algos.constraints` builds constraints from these functions.
@@ -24,6 +27,8 @@ from fidec.types import PRNGKey
 Scale = Literal["mean", "half_trace", "half"]
 Actions = Float[Array, "b d"]
 Scores = Float[Array, "k b d"]
+Precision = Float[Array, "b d"] | Float[Array, "b d d"]  # diagonal, or whole matrices
+Covariance = Literal["diagonal", "full"]
 Time = float | Array
 ScoreFunction = Callable[[Array, PRNGKey], Array]
 
@@ -117,6 +122,34 @@ def natural_direction(value_gradient: Actions, scores: Scores | None, *, damping
         return (value_gradient - score * along / (damping + norm)) / damping
     form = jnp.einsum("kbi,kbj->bij", scores, scores) / samples + damping * jnp.eye(d)
     return jnp.linalg.solve(form, value_gradient[..., None])[..., 0]
+
+
+def precision(
+    samples: Float[Array, "b m d"], *, floor: float, covariance: Covariance = "diagonal", shrinkage: float = 0.5
+) -> Precision:
+    """The inverse covariance of m samples of each state. No width is below `floor`.
+
+    The diagonal is unbiased for a Gaussian: of m samples, 1 / s^2 is (m - 1) / (m - 3) times too large on average.
+    The whole matrix is shrunk towards its diagonal, (1 - w) S + w diag(S), because m may be less than d.
+    """
+    m, d = samples.shape[-2:]
+    if m < 4:
+        raise ValueError(f"a width needs at least 4 samples of a state, not {m}")
+    correction = (m - 3) / (m - 1)
+    if covariance == "diagonal":
+        variance = jnp.var(samples, axis=-2, ddof=1) / correction
+        return 1.0 / jnp.maximum(variance, floor**2)
+    centred = samples - samples.mean(axis=-2, keepdims=True)
+    whole = jnp.einsum("...mi,...mj->...ij", centred, centred) / (m - 1) / correction
+    eye = jnp.eye(d)
+    return jnp.linalg.inv((1 - shrinkage) * whole + shrinkage * whole * eye + floor**2 * eye)
+
+
+def shift_cost(displacement: Actions, precision: Precision) -> Float[Array, " b"]:
+    """1/2 delta^T P delta: the KL in nats between a Gaussian of precision P and the same moved by delta."""
+    if precision.ndim == displacement.ndim:
+        return 0.5 * jnp.sum(precision * displacement**2, axis=-1)
+    return 0.5 * jnp.einsum("...i,...ij,...j->...", displacement, precision, displacement)
 
 
 def scaled_score(velocity: flow.Velocity, t_eps: Time, width: float = 0.0) -> ScoreFunction:

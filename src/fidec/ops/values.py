@@ -13,6 +13,7 @@ from fidec.types import PRNGKey
 
 _PAIR = zlib.crc32(b"pair")  # a key's other draws are not touched
 Aggregate = Literal["mean", "min", "random_pair"]
+QScale = Literal["magnitude", "spread"]
 
 
 def aggregate(
@@ -55,9 +56,13 @@ def td_loss(
     return jnp.mean(weigh((values - target) ** 2, weights))
 
 
-def value_scale(values: Float[Array, " b"]) -> Float[Array, ""]:
-    """1 / mean|Q|, without a gradient. It makes a policy's objective independent of the reward's scale."""
-    return jax.lax.stop_gradient(1.0 / jnp.maximum(jnp.abs(values).mean(), 1e-6))
+def value_scale(values: Float[Array, " b"], by: QScale = "magnitude") -> Float[Array, ""]:
+    """1 / mean|Q| or 1 / std Q, without a gradient. It makes a policy's objective independent of the reward's scale.
+
+    The standard deviation also does not change if a constant is added to all rewards.
+    """
+    size = jnp.abs(values).mean() if by == "magnitude" else values.std()
+    return jax.lax.stop_gradient(1.0 / jnp.maximum(size, 1e-6))
 
 
 def expectile_loss(

@@ -143,6 +143,9 @@ class RunConfig:
     value_start: Literal["zero", "data"] = "zero"
     """Where the critic's values start: at about zero, as published, or at the data's mean return, which becomes the
     bias of its output layer."""
+    reward_scale: float | Literal["data"] = 1.0
+    """Factor of the rewards in training. data: one over the standard deviation of the data's returns, so that values
+    vary by about 1. Evaluations report returns in the environment's own units."""
     batch_size: int = 256
     """Transitions in a batch, drawn uniformly with replacement."""
     frame_stack: int = 3
@@ -240,6 +243,8 @@ class RunConfig:
             _at_least(1, name, getattr(self, name))
         for name in ("seed", "eval_interval", "eval_envs", "flow_updates", "flow_refresh", "patience"):
             _at_least(0, name, getattr(self, name))
+        if self.reward_scale != "data" and not 0 < self.reward_scale < float("inf"):
+            raise ConfigError(f"reward_scale must be a positive number or data, not {self.reward_scale}")
         if self.memory_limit is not None and not self.memory_limit >= 0:
             raise ConfigError(f"memory_limit must not be negative, not {self.memory_limit}")
         if self.seed >= 2**32:

@@ -63,6 +63,7 @@ def stage_config(config: RunConfig, out: Path, episodes: int) -> RunConfig:
         flow_refresh=0,
         n_step=None,
         value_start="zero",
+        reward_scale=1.0,
         init_from=None,
         validation=validation,
         check_data=False,

@@ -49,7 +49,8 @@ def open_sessions(
     initial = None if config.init_from is None else read_initial(directory.init)
     spec = spec_of(config, dataset, initial)
     algorithm = algos.get(config.algo).build(config.options, spec)
-    sampling = Sampling.of(dataset.spec, config.frame_stack, config.augment, config.buffer_fraction, config.window)
+    settings = {"window": config.window, "reward_scale": config.reward_scale}
+    sampling = Sampling.of(dataset.spec, config.frame_stack, config.augment, config.buffer_fraction, **settings)
     used, held = hold_out(dataset, config.held_out) if config.held_out else (dataset, None)
     sources = [used] if buffer is None else [used, buffer]
     learner = algorithm  # its update may be another one than that of the method with its flow

@@ -1,7 +1,8 @@
-"""Where a critic's values start, and how long they take to settle."""
+"""The scale of values, where a critic's values start, and how long they take to settle."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from fidec import nn
@@ -28,7 +29,24 @@ def data_value(config: RunConfig, dataset: OfflineDataset) -> float | None:
     """The mean return of the data, in the units of the critic, if values start there (`RunConfig.value_start`)."""
     if config.value_start == "zero":
         return None
-    return float(dataset.returns(config.options.discount).mean()) * getattr(config.options, "reward_scale", 1.0)
+    mean = float(dataset.returns(config.options.discount).mean())
+    return mean * _number(config.reward_scale) * getattr(config.options, "reward_scale", 1.0)
+
+
+def _number(scale: float | str) -> float:
+    assert not isinstance(scale, str)  # `with_reward_scale` has replaced it
+    return scale
+
+
+def with_reward_scale(config: RunConfig, dataset: OfflineDataset) -> RunConfig:
+    """The configuration with the reward scale as a number. So a resumed run has the same one."""
+    if config.reward_scale != "data":
+        return config
+    discount = getattr(config.options, "discount", None)
+    if discount is None:
+        raise ConfigError(f"--reward-scale data is for methods that learn a value: {config.algo} has no discount")
+    spread = float(dataset.returns(discount).std())
+    return dataclasses.replace(config, reward_scale=1.0 / spread if spread > 0 else 1.0)
 
 
 def start_at(state: Any, value: float) -> Any:

@@ -12,6 +12,7 @@ from fidec.algos.common.backbone import FlowPolicy
 from fidec.types import Params, PRNGKey
 
 Further = Callable[[jax.Array, jax.Array, jax.Array], dict[str, jax.Array]]
+OfStates = Callable[[jax.Array], dict[str, jax.Array]]
 
 
 def propose(
@@ -21,20 +22,25 @@ def propose(
     key: PRNGKey,
     count: int,
     further: Further = lambda observations, noise, actions: {},
-) -> dict[str, jax.Array]:
+    of_states: OfStates = lambda actions: {},
+) -> dict[str, Any]:
     """`count` flow samples for each observation: {"actions": (observations, count, d)}.
 
-    `further(observations, noise, actions)` gives other arrays to store, with a row for each action.
+    `further(observations, noise, actions)` gives other arrays to store, with a row for each action. `of_states` gives
+    arrays with a row for each observation, from its samples; they are stored as "states".
     """
     observations = jnp.repeat(observations, count, axis=0)
     noise = jax.random.normal(key, (len(observations), flow.action_dim))
     actions = flow.sample(params, observations, noise)
     found = {"actions": actions, **further(observations, noise, actions)}
-    return jax.tree.map(lambda rows: rows.reshape(-1, count, *rows.shape[1:]), found)
+    found = jax.tree.map(lambda rows: rows.reshape(-1, count, *rows.shape[1:]), found)
+    states = of_states(found["actions"])
+    return {**found, "states": states} if states else found
 
 
-def pick(proposals: dict[str, jax.Array], key: PRNGKey) -> dict[str, Any]:
-    """One of the proposals of each row, drawn at random; the same one from all arrays."""
+def pick(proposals: dict[str, Any], key: PRNGKey) -> dict[str, Any]:
+    """One of the proposals of each row, drawn at random; the same one from all arrays. And what is of the state."""
     rows, count = proposals["actions"].shape[:2]
     chosen = jax.random.randint(key, (rows,), 0, count)
-    return {name: each[jnp.arange(rows), chosen] for name, each in proposals.items()}
+    picked = {name: each[jnp.arange(rows), chosen] for name, each in proposals.items() if name != "states"}
+    return {**picked, **proposals.get("states", {})}

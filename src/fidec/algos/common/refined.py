@@ -35,7 +35,7 @@ class RefinedConfig(backbone.BehaviourConfig):
 
     def trust_region(self) -> tuple[float, str]:
         """The budget of the mean penalty, and its unit."""
-        return self.budget, constraints.Constraint.unit
+        return self.budget, constraints.PENALTY
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,10 @@ class ConstraintConfig(RefinedConfig):
 
     constraint: str = "renoised"
     """The constraint on displacements. Quadratic, with the budget as in the paper: isotropic (DeFlow), local (the
-    paper), renoised, averaged, velocity (the authors' code). A KL in nats, with budget_nats: stein, path, denoising.
-    Or one that another package adds."""
+    paper), renoised, averaged, velocity (the authors' code). In nats, with budget_nats: precision (by the behaviour's
+    own width), stein, path, denoising, and the quadratic ones with scale half. Or one that another package adds."""
+    budget_nats: float = 0.5
+    """The trust region's size for constraints in nats. With --chunk it is that of the whole chunk."""
     t_eps: float | Literal["auto"] = 0.8
     """The time near 1 at which the score is evaluated; auto chooses it from the data by score matching."""
     t_width: float = 0.0
@@ -56,7 +58,7 @@ class ConstraintConfig(RefinedConfig):
     """rho: added to every eigenvalue of F in a quadratic constraint."""
     scale: fisher.Scale = "mean"
     """The constant of a quadratic constraint: delta^T F delta / tr F (mean), half of that (half_trace), or
-    delta^T F delta / 2 (half)."""
+    delta^T F delta / 2 (half), which is in nats."""
 
     def __post_init__(self):
         super().__post_init__()

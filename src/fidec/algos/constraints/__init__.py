@@ -4,8 +4,10 @@ A constraint gives each base action a_0 a penalty D(delta; s, a_0). FiDec keeps 
 are two kinds:
 
 - `Quadratic`: c delta^T F delta with the metric F = (1/K) sum_k s_k s_k^T + rho I. These constraints differ in the
-  scores s_k.
+  scores s_k. With c = 1/2 the unit is nats: F is not divided by its trace, so it knows how wide the behaviour is.
 - `KL`: an estimate of KL(refined || behaviour) in nats.
+
+`precision` is the cost in nats of a shift of a Gaussian with the behaviour's own width.
 
 A new constraint is one module of this package with a `CONSTRAINT`, or an entry point of the group
 `fidec.constraints`. It is a frozen dataclass that derives from `Constraint`, `Quadratic` or `KL`. Its fields are
@@ -17,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +32,7 @@ from fidec.types import PRNGKey
 
 Actions = Float[Array, "b d"]
 Costs = Float[Array, " b"]
+NATS, PENALTY = "nats", "of the penalty"  # units of a budget
 
 
 class Move(NamedTuple):
@@ -55,6 +58,8 @@ class Model(NamedTuple):
     """The calibrated time, if the constraint's own is `auto`."""
     scores: fisher.Scores | None = None
     """The scores of a quadratic constraint at the base actions, if they were computed before."""
+    precision: fisher.Precision | None = None
+    """The precision of the behaviour at each state, if it was computed before."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +70,17 @@ class Constraint:
     """The time at which scores are evaluated."""
     t_width: float = 0.0
     """If positive, the time is drawn from [t_eps - t_width, t_eps]."""
+    budget_nats: float = 0.5
+    """The budget of a penalty in nats."""
 
-    unit: ClassVar[str] = "of the penalty"  # of the budget
+    @property
+    def unit(self) -> str:
+        """Of the penalty and its budget: `NATS` or `PENALTY`."""
+        return PENALTY
 
     def __post_init__(self):
+        if not self.budget_nats > 0:
+            raise ConfigError(f"budget_nats must be positive, not {self.budget_nats}")
         if self.t_eps != "auto" and not (isinstance(self.t_eps, float | int) and 0 < self.t_eps < 1):
             raise ConfigError(f"t_eps must lie strictly between 0 and 1, or be auto, not {self.t_eps}")
         if not self.t_width >= 0:
@@ -83,8 +95,8 @@ class Constraint:
         return costs.mean()
 
     def limit(self, budget: float) -> float:
-        """The budget of the mean penalty, in this constraint's unit, for FiDec's `budget`."""
-        return budget
+        """The budget of the mean penalty: budget_nats in nats, else FiDec's `budget`."""
+        return self.budget_nats if self.unit == NATS else budget
 
     def chunk_factor(self, chunk: int) -> float:
         """The factor of the penalty for chunks of actions. The budget is that of a whole chunk.
@@ -100,6 +112,10 @@ class Constraint:
 
     def prepare(self, model: Model, base: Actions, key: PRNGKey, steps: int) -> dict[str, Array]:
         """Fields of `Model` that need the flow but not the displacement; a frozen flow computes them once."""
+        return {}
+
+    def prepare_states(self, samples: Float[Array, "states m d"]) -> dict[str, Array]:
+        """Fields of `Model` with a row for each state, from m samples of its behaviour; likewise computed once."""
         return {}
 
     def time(self, model: Model) -> fisher.Time:
@@ -124,6 +140,10 @@ class Quadratic(Constraint):
         if not self.damping >= 0:
             raise ConfigError(f"damping must not be negative, but is {self.damping}")
 
+    @property
+    def unit(self) -> str:
+        return NATS if self.scale == "half" else PENALTY
+
     def scores(self, actions: Actions, model: Model, key: PRNGKey) -> fisher.Scores | None:
         """The vectors s_k at these actions; None means F = I."""
         raise NotImplementedError
@@ -133,7 +153,7 @@ class Quadratic(Constraint):
         return fisher.penalty(displacement, scores, damping=self.damping, scale=self.scale)
 
     def chunk_factor(self, chunk: int) -> float:
-        return 1.0 if self.scale == "half" else float(chunk)
+        return 1.0 if self.unit == NATS else float(chunk)
 
     def prepare(self, model: Model, base: Actions, key: PRNGKey, steps: int) -> dict[str, Array]:
         scores = None if self.t_eps == "auto" else self.scores(base, model, key)
@@ -156,21 +176,12 @@ class KL(Constraint):
     magnitude is what is constrained, so that training does not gain by it.
     """
 
-    budget_nats: float = 0.5
-    """The budget."""
-
-    unit: ClassVar[str] = "nats"
-
-    def __post_init__(self):
-        super().__post_init__()
-        if not self.budget_nats > 0:
-            raise ConfigError(f"budget_nats must be positive, not {self.budget_nats}")
+    @property
+    def unit(self) -> str:
+        return NATS
 
     def mean(self, costs: Costs) -> Array:
         return jnp.abs(costs.mean())
-
-    def limit(self, budget: float) -> float:
-        return self.budget_nats
 
     def anchors(self, velocity: flow.Velocity, base: Actions, key: PRNGKey, steps: int) -> Actions:
         return flow.sample(velocity, jax.random.normal(key, base.shape), steps, "heun")
