@@ -27,7 +27,7 @@ from fidec.errors import ConfigError
 from fidec.store import files
 from fidec.store.directories import replacing_directory
 from fidec.store.rundir import RunDirectory
-from fidec.train.config import RunConfig
+from fidec.train.config import OnlineConfig, RunConfig
 from fidec.train.policy import MODEL, load_policy, policy_directory
 from fidec.types import Params, Spec
 
@@ -58,6 +58,8 @@ def stage_config(config: RunConfig, out: Path, episodes: int) -> RunConfig:
         preset="recommended",
         options=algos.get(METHOD).configure(**shared),
         steps=config.flow_updates,
+        online_steps=0,
+        online=OnlineConfig(),
         eval_interval=0,
         flow_updates=0,
         flow_refresh=0,
@@ -133,6 +135,15 @@ def with_flow(state: Any, flow: Flow) -> Any:
     if target and "flow" in target:
         target = {**target, "flow": jax.tree.map(jnp.array, flow.params)}
     return state._replace(params=params, target=target)
+
+
+def proposal_shapes(algorithm: Algorithm, spec: Spec, rows: int) -> Any:
+    """Shapes of the proposals for so many rows; None if the method needs none."""
+    if algorithm.frozen is None or algorithm.frozen.propose is None:
+        return None
+    key = rng.stream(0, "propose")
+    observations = jax.ShapeDtypeStruct((rows, *spec.observation_shape), spec.observation_dtype)
+    return jax.eval_shape(algorithm.frozen.propose, jax.eval_shape(algorithm.init, key), observations, key)
 
 
 def draw_proposals(
