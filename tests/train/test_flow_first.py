@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from fidec import dataset_from_arrays, fit, load_policy, resume
 from fidec.data.holdout import hold_out
 from fidec.errors import ConfigError, DataError
-from fidec.train import dispatch
+from fidec.train import dispatch, flow_first
 from fidec.train.config import OnlineConfig
 from fidec.train.run import Preempted
 from fidec.train.validation import Validation
@@ -209,6 +211,32 @@ def test_training_ends_when_the_held_out_loss_stops_improving(tmp_path, dataset,
     assert "lowest (2.0000) 3 log intervals ago" in (tmp_path / "run" / "run.log").read_text()
     assert json.loads((tmp_path / "run" / "config.json").read_text())["steps"] == 50
     assert resume(tmp_path / "run", dataset, quiet=True).step == 50
+
+
+def test_a_signal_while_proposals_are_drawn_is_obeyed_at_once(tmp_path, dataset, whole, monkeypatch):
+    """In the second of five batches at the start, and in the second batch of the refresh at step 10."""
+    monkeypatch.setattr(flow_first, "ROWS", 100)
+    settings = {**SETTINGS, **GIVEN, "flow": whole / "flow", "flow_refresh": 10, "steps": 15}
+    made = fit(dataset, tmp_path / "made", **settings).directory
+    calls, take = [0], flow_first.rows_at
+
+    def take_and_stop(*arguments):
+        calls[0] += 1
+        if calls[0] == last:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return take(*arguments)
+
+    monkeypatch.setattr(flow_first, "rows_at", take_and_stop)
+    for last, step in ((2, 0), (7, 10)):
+        out, calls[0] = tmp_path / str(step), 0
+        with pytest.raises(Preempted, match=f"saved at step {step}") as stopped:
+            fit(dataset, out, **settings)
+        assert stopped.value.exit_code == 75
+        assert calls[0] == last
+        status = json.loads((out / "status.json").read_text())
+        assert (status["state"], status["step"]) == ("preempted", step)
+        resume(out, dataset, quiet=True)
+        assert fingerprint(out, 15) == fingerprint(made, 15)
 
 
 @pytest.mark.slow

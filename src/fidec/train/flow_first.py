@@ -28,6 +28,7 @@ from fidec.store import files
 from fidec.store.directories import replacing_directory
 from fidec.store.rundir import RunDirectory
 from fidec.train.config import OnlineConfig, RunConfig
+from fidec.train.loop import Signals
 from fidec.train.policy import MODEL, load_policy, policy_directory
 from fidec.types import Params, Spec
 
@@ -152,12 +153,13 @@ def draw_proposals(
     dataset: OfflineDataset,
     sampling: Sampling,
     seed: int,
+    signals: Signals,
     quiet: bool,
     number: int = 0,
 ) -> Any:
     """What the frozen flow proposes at each next observation, in main memory; None if the method needs nothing.
 
-    `number` counts how often the proposals were drawn before.
+    Also None if a signal arrives. `number` counts how often the proposals were drawn before.
     """
     if algorithm.frozen is None or algorithm.frozen.propose is None:
         return None
@@ -166,6 +168,8 @@ def draw_proposals(
     whole: Any = None
     with Progress(total, name="drawing the flow's proposals", unit="row", enabled=not quiet) as progress:
         for first in range(0, total, ROWS):
+            if signals.received is not None:
+                return None
             rows = np.minimum(np.arange(first, first + ROWS), total - 1)  # one shape, so one compilation
             following = rows_at(source, rows, sampling).next_observations
             position = (first, number) if number else (first,)

@@ -60,13 +60,14 @@ def open_sessions(
         online = algos.get(config.algo).build(config.online_options, spec)
 
     def feed_at(config: RunConfig, flow: Flow | None, step: int) -> Feed:
-        """The batches from this step on. Without proposals in the online phase, which does not draw from it."""
+        """The batches from this step on. Without proposals in the online phase, and if a signal ends the run here."""
         drawn: list[Any] = []
         if flow is not None and step < config.steps:
             number = step // config.flow_refresh if config.flow_refresh else 0
             state = with_flow(jax.jit(algorithm.init)(rng.stream(config.seed, "init")), flow)
-            drawn = [draw_proposals(algorithm, state, each, sampling, config.seed, quiet, number) for each in sources]
-        return data.feed(config.seed, config.batch_size, sampling, drawn)
+            how = (sampling, config.seed, signals, quiet, number)
+            drawn = [draw_proposals(algorithm, state, each, *how) for each in sources]
+        return data.feed(config.seed, config.batch_size, sampling, [] if signals.received else drawn)
 
     value = data_value(config, used)
     rows = len(starts) * sum(each.size for each in sources)
