@@ -224,8 +224,13 @@ class Session(Run):
     def open_feed(self) -> None:
         """Draw the flow's proposals for the steps from here on. The online phase frees their memory instead."""
         assert self.make_feed is not None
+        before = time.perf_counter()
         self.feed.close()
         self.feed = self.make_feed(self.step)
+        seconds = time.perf_counter() - before
+        self._mark = (self._mark[0] + seconds, self._mark[1])
+        if self.feed.example.rows.proposals is not None:
+            self.journal.log.time(self.step, {"time/proposals": seconds})
 
     def _stop_early(self) -> None:
         """End the run here if the loss on held-out episodes has not improved for long: its steps are now these."""
