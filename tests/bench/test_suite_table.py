@@ -19,7 +19,7 @@ from fidec.bench.suites import SUITES, read_suite
 from fidec.errors import ConfigError, RunError
 from fidec.store.rundir import RunDirectory
 from helpers import some
-from helpers.suites import SHA, jobs_of, own_jobs, small_jobs, write_run
+from helpers.suites import SHA, jobs_of, own_jobs, small_jobs, write_rows, write_run
 
 CUBE = [f"cube-single-play-singletask-task{k}-v0" for k in (1, 2)]
 SCENE = "scene-play-singletask-task1-v0"
@@ -251,6 +251,21 @@ def test_costs_come_from_finished_runs_alone(runs):
     assert some(found[ant]).evaluation == pytest.approx(5 * longer)
     assert some(found[ant]).source == "5 finished on other tasks"
     assert found[bc] is None
+
+
+def test_the_flow_that_is_trained_first_is_a_part_of_the_cost(tmp_path):
+    """By the updates that it took: it may have stopped early."""
+    first, second = small_jobs("longer-steps", tmp_path, "fql", patterns=(CUBE[1],), seeds=(0, 1))[:2]
+    write_run(first, (1,))
+    times = [{"step": 1, "time/compile": 3.0}, {"step": 0, "time/proposals": 7.0}]
+    write_rows(first.directory, time=[*times, {"step": 500, "time/steps_per_second": 100.0}])
+    without = some(estimate(second, [first])).seconds(second.plan)
+    with RunDirectory.create(first.directory / "flow") as flow:
+        flow.write_config({})
+        write_rows(flow.path, time=[{"step": 1, "time/compile": 2.0}, {"step": 1, "time/steps_per_second": 500.0}])
+        flow.write_status("done", 4_000)
+    assert without == pytest.approx(3 + 7 + second.plan.steps / 100)
+    assert some(estimate(second, [first])).seconds(second.plan) == pytest.approx(without + 2 + 4_000 / 500)
 
 
 def test_a_dry_run_prints_what_one_worker_runs(tmp_path, capsys):

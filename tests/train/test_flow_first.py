@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -11,11 +13,13 @@ import pytest
 from fidec import dataset_from_arrays, fit, load_policy, resume
 from fidec.data.holdout import hold_out
 from fidec.errors import ConfigError, DataError
-from fidec.train import dispatch
+from fidec.train import dispatch, flow_first
+from fidec.train.config import OnlineConfig
 from fidec.train.run import Preempted
 from fidec.train.validation import Validation
 from helpers.algorithms import equal
-from helpers.runs import fingerprint, random_columns, read_rows
+from helpers.online_envs import WALK
+from helpers.runs import fingerprint, online_fingerprint, random_columns, read_rows
 
 STEPS, FLOW = 30, 40
 SETTINGS = {
@@ -97,7 +101,6 @@ def test_a_flow_from_another_run_gives_the_same_run_and_is_copied(tmp_path, data
         ({"options": {"hidden": (16,)}}, "same --algo.hidden"),
         ({"algo": "fawac", "options": {"hidden": (8,)}}, "fawac cannot be trained with a frozen flow"),
         ({"flow_updates": 5}, "both --flow and --flow-updates"),
-        ({"online_steps": 5, "env": "Pendulum-v1"}, "for offline training"),
         ({"normalize_observations": False}, "observation_mean"),
         ({"algo": "fql", "validation": 0.1, "options": {"hidden": (8,)}}, "imitate the data"),
         ({"flow": None, "flow_refresh": 5}, "needs a frozen flow"),
@@ -109,6 +112,71 @@ def test_what_cannot_be_used_is_refused(tmp_path, dataset, whole, changes, words
     with pytest.raises(ConfigError, match=words):
         fit(dataset, tmp_path / "run", **settings)
     assert not (tmp_path / "run").exists()
+
+
+ONLINE = {**GIVEN, "env": WALK, "eval_interval": 0, "steps": 15, "online_steps": 12, "log_interval": 10}
+
+
+@pytest.fixture(scope="module")
+def online(tmp_path_factory, dataset, whole):
+    """An uninterrupted run with an online phase. The last offline step is between two rows of the log."""
+    settings = {**SETTINGS, **ONLINE, "flow": whole / "flow"}
+    return fit(dataset, tmp_path_factory.mktemp("online") / "run", **settings).directory
+
+
+def test_the_flow_stays_as_it_is_online_and_its_loss_is_logged(whole, online):
+    assert equal(load_policy(online).state.params["flow"], load_policy(whole / "flow").state.params["flow"])
+    rows = {row["step"]: row for row in read_rows(online / "train.jsonl")}
+    assert sorted(rows) == [10, 15, 20, 27]
+    assert [step for step in rows if "training/flow_loss" in rows[step]] == [20, 27]
+    assert all(row["training/loss"] == pytest.approx(sum_of_losses(row), rel=1e-5) for row in rows.values())
+
+
+def sum_of_losses(row):
+    return sum(value for name, value in row.items() if name.startswith("training/") and name.endswith("_loss"))
+
+
+SLOW = [pytest.param(stops, marks=pytest.mark.slow) for stops in ((7, 20), (16, 24))]
+
+
+@pytest.mark.parametrize("stops", [(15,), *SLOW], ids=str)
+def test_an_online_phase_after_a_frozen_flow_resumes_exactly(
+    tmp_path, dataset, whole, online, monkeypatch, stop_at, stops
+):
+    """Stopped offline, at the border and online."""
+    monkeypatch.setattr(dispatch.Pace, "next", lambda self, left: min(left, 7))
+    monkeypatch.setattr(dispatch, "DISPATCH_SECONDS", 0.0)
+    out, total = tmp_path / "run", ONLINE["steps"] + ONLINE["online_steps"]
+    stop_at(stops[0])
+    with pytest.raises(Preempted):
+        fit(dataset, out, **{**SETTINGS, **ONLINE, "flow": whole / "flow"})
+    for step in stops[1:]:
+        stop_at(step)
+        with pytest.raises(Preempted):
+            resume(out, dataset, quiet=True)
+    resume(out, dataset, quiet=True)
+    assert online_fingerprint(out, total) == online_fingerprint(online, total)
+
+
+@pytest.mark.slow
+def test_a_finished_run_with_a_frozen_flow_is_extended_by_an_online_phase(tmp_path, dataset, whole, online):
+    settings = {**SETTINGS, **ONLINE, "flow": whole / "flow", "online_steps": 0}
+    out, total = fit(dataset, tmp_path / "run", **settings).directory, ONLINE["steps"] + ONLINE["online_steps"]
+    resume(out, dataset, online_steps=ONLINE["online_steps"], quiet=True)
+    assert online_fingerprint(out, total) == online_fingerprint(online, total)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", ["fidec", "deflow", "fidec_closed_form", "fql", "fan", "ifql", "qam"])
+def test_every_method_with_a_frozen_flow_can_train_it_online(tmp_path, dataset, whole, algo):
+    """The first online update changes the flow; the offline ones did not."""
+    small = {"hidden": (8,), "flow_steps": 2}
+    settings = {**SETTINGS, **ONLINE, "algo": algo, "options": small, "flow": whole / "flow", "steps": 3}
+    settings |= {"online_steps": 2, "online": OnlineConfig(freeze_flow=False)}
+    run = fit(dataset, tmp_path / "run", **settings).directory
+    steps = [row["step"] for row in read_rows(run / "train.jsonl") if "training/flow_loss" in row]
+    assert steps == [5]
+    assert not equal(load_policy(run).state.params["flow"], load_policy(whole / "flow").state.params["flow"])
 
 
 def test_a_flow_of_other_data_is_refused(tmp_path, whole):
@@ -143,6 +211,32 @@ def test_training_ends_when_the_held_out_loss_stops_improving(tmp_path, dataset,
     assert "lowest (2.0000) 3 log intervals ago" in (tmp_path / "run" / "run.log").read_text()
     assert json.loads((tmp_path / "run" / "config.json").read_text())["steps"] == 50
     assert resume(tmp_path / "run", dataset, quiet=True).step == 50
+
+
+def test_a_signal_while_proposals_are_drawn_is_obeyed_at_once(tmp_path, dataset, whole, monkeypatch):
+    """In the second of five batches at the start, and in the second batch of the refresh at step 10."""
+    monkeypatch.setattr(flow_first, "ROWS", 100)
+    settings = {**SETTINGS, **GIVEN, "flow": whole / "flow", "flow_refresh": 10, "steps": 15}
+    made = fit(dataset, tmp_path / "made", **settings).directory
+    calls, take = [0], flow_first.rows_at
+
+    def take_and_stop(*arguments):
+        calls[0] += 1
+        if calls[0] == last:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return take(*arguments)
+
+    monkeypatch.setattr(flow_first, "rows_at", take_and_stop)
+    for last, step in ((2, 0), (7, 10)):
+        out, calls[0] = tmp_path / str(step), 0
+        with pytest.raises(Preempted, match=f"saved at step {step}") as stopped:
+            fit(dataset, out, **settings)
+        assert stopped.value.exit_code == 75
+        assert calls[0] == last
+        status = json.loads((out / "status.json").read_text())
+        assert (status["state"], status["step"]) == ("preempted", step)
+        resume(out, dataset, quiet=True)
+        assert fingerprint(out, 15) == fingerprint(made, 15)
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,11 +21,12 @@ class Speed(NamedTuple):
     online: float  # an environment step with its updates
     evaluation: float
     start: float
+    flow: float  # the behaviour flow, if it is trained first, and its proposals
     source: str
 
     def seconds(self, plan: Plan) -> float:
         training = plan.steps * self.update + plan.online_steps * self.online
-        return self.start + training + len(plan.evaluations) * self.evaluation
+        return self.start + self.flow + training + len(plan.evaluations) * self.evaluation
 
 
 def estimate(job: RunJob, done: Sequence[RunJob]) -> Speed | None:
@@ -43,28 +44,42 @@ def estimate(job: RunJob, done: Sequence[RunJob]) -> Speed | None:
     return None
 
 
-def _logged_speed(done: RunJob, job: RunJob) -> tuple[float, float, float, float] | None:
-    """Median seconds of an update, online step, evaluation and compilation in the log of a finished run.
+def _logged_speed(done: RunJob, job: RunJob) -> tuple[float, float, float, float, float] | None:
+    """The seconds of `Speed` in the log of a finished run: medians, and the whole time of its flow.
 
     The time of an evaluation is scaled to the length of the job's episodes. None if the log has no speed of a phase.
     """
     try:
-        plan, rows = done.plan, RunDirectory.open(done.directory, read_only=True).read_jsonl("time")
+        directory = RunDirectory.open(done.directory, read_only=True)
+        plan, rows, training = done.plan, directory.read_jsonl("time"), _flow_seconds(directory)
     except RunError:  # an estimate can do without this run
         return None
-
-    def median(name: str, first: int = 0, last: int = plan.total) -> float:
-        return float(
-            np.median(
-                [row[name] for row in rows if row.get(name) is not None and first <= row["step"] <= last] or [0.0]
-            )
-        )
-
     phases = [(plan.steps, (1, plan.steps)), (plan.online_steps, (plan.steps + 1, plan.total))]
-    rates = [median("time/steps_per_second", *span) if count else np.inf for count, span in phases]
+    rates = [_median(rows, "time/steps_per_second", *span) if count else np.inf for count, span in phases]
     if 0.0 in rates:
         return None
     own, other = tasks.find(job.task), tasks.find(done.task)
     longer = own.horizon / other.horizon if own and other else 1.0
-    compilations = sum(count > 0 for count, _ in phases)
-    return 1 / rates[0], 1 / rates[1], longer * median("time/evaluation"), compilations * median("time/compile")
+    return (
+        1 / rates[0],
+        1 / rates[1],
+        longer * _median(rows, "time/evaluation"),
+        sum(count > 0 for count, _ in phases) * _median(rows, "time/compile"),
+        training + sum(row.get("time/proposals") or 0.0 for row in rows),
+    )
+
+
+def _flow_seconds(directory: RunDirectory) -> float:
+    """The time of the run that trained the flow; 0 if there is none, or if the flow is another run's."""
+    if not (directory.flow / "config.json").exists():
+        return 0.0
+    stage = RunDirectory.open(directory.flow, read_only=True)
+    rows, status = stage.read_jsonl("time"), stage.read_status()
+    rate = _median(rows, "time/steps_per_second")
+    return _median(rows, "time/compile") + (status["step"] / rate if status and rate else 0.0)
+
+
+def _median(rows: Sequence[dict[str, Any]], name: str, first: int = 0, last: float = np.inf) -> float:
+    """Of the values between these steps; 0 if there are none."""
+    found = [row[name] for row in rows if row.get(name) is not None and first <= row["step"] <= last]
+    return float(np.median(found or [0.0]))

@@ -145,14 +145,14 @@ class Data(NamedTuple):
         *,
         discount: float | None = None,
         limit: float | None = None,
-        beside: Any = (),
+        beside: int = 0,
     ) -> Data:
-        """On the device if the data and the arrays `beside` it take at most `limit` bytes, else on the host.
+        """On the device if the data and the bytes `beside` it are at most `limit` bytes, else on the host.
 
         The default limit is half of the free memory. A `discount` adds returns.
         """
         sources = [host_source(dataset, sampling, discount) for dataset in datasets]
-        size = sum(dataset.nbytes for dataset in datasets) + sum(array.nbytes for array in jax.tree.leaves(beside))
+        size = sum(dataset.nbytes for dataset in datasets) + beside
         on_device = size <= (free_memory() / 2 if limit is None else limit)
         return cls([jax.tree.map(jnp.asarray, source) for source in sources] if on_device else sources, on_device)
 

@@ -110,7 +110,12 @@ class Checkpoints:
         return final
 
     def latest(
-        self, template: Any, check: Callable[[dict[str, Any]], None] | None = None, schema: Any = dict
+        self,
+        template: Any,
+        check: Callable[[dict[str, Any]], None] | None = None,
+        schema: Any = dict,
+        *,
+        other: Any = None,
     ) -> Restored | None:
         """The newest checkpoint that is intact, or None if none was ever saved.
 
@@ -118,11 +123,13 @@ class Checkpoints:
         `CheckpointError`. It also does so if an intact checkpoint does not fit `template` (leaves with shape and
         dtype, from `jax.eval_shape`): then the configuration has changed, and an older checkpoint would not fit
         either. `check` gets `extra`, which fits the `schema`, and may raise `CheckpointError` if a file that it
-        refers to is damaged.
+        refers to is damaged. The state of a run with two phases may fit the template `other` instead.
         """
         newest = self.newest(check, schema)
         if newest is None:
             return None
+        if other is not None and trees.names(other) == set(newest.arrays):
+            template = other
         try:
             state = trees.unflatten_like(template, newest.arrays)
         except CheckpointError as error:

@@ -35,6 +35,11 @@ def _paths(tree: Any) -> tuple[list[tuple[str, Any]], Any]:
     return named, structure
 
 
+def names(tree: Any) -> set[str]:
+    """The paths of the leaves."""
+    return {name for name, _ in _paths(tree)[0]}
+
+
 def flatten_tree(tree: Any) -> dict[str, np.ndarray]:
     """The leaves of an array-only pytree as NumPy arrays on the host, keyed by path."""
     flat = {}

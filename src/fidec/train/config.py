@@ -54,8 +54,9 @@ class OnlineConfig:
     reward_shift: float | None = None
     """Added to the environment's rewards before they are stored. By default the same as was added to the data's
     rewards: -1 for D4RL's antmaze files (d4rl:ID), else 0."""
-    freeze_flow: bool = False
-    """Stop training the behaviour flow when the online phase begins. Only for methods that have one."""
+    freeze_flow: bool | None = None
+    """Stop training the behaviour flow when the online phase begins. Only for methods that have one. By default on
+    if the flow was trained first (--flow, --flow-updates), else off."""
     max_failures: int = 0
     """Number of episodes that may fail because of an environment error. After one more the run is saved and stops."""
 
@@ -123,7 +124,7 @@ class RunConfig:
     flow: Path | None = None
     """Run or policy whose behaviour flow is used as it is (fidec, fidec_closed_form, deflow, fql, fan, ifql, qam).
     Its actions at all next states are drawn once, if the method learns from them, and the rest is trained without
-    solving it."""
+    solving it. Updates of an online phase solve it."""
     flow_updates: int = 0
     """Train the behaviour flow first, alone, for at most this many updates, in OUT/flow; then as with --flow."""
     flow_refresh: int = 0
@@ -211,6 +212,11 @@ class RunConfig:
         return self.flow is not None or self.flow_updates > 0
 
     @property
+    def online_options(self) -> Any:
+        """The method's options in the online phase."""
+        return dataclasses.replace(self.options, train_flow=False) if self.online.freeze_flow else self.options
+
+    @property
     def held_out(self) -> float:
         """The share of the episodes that this run does not train on. With --flow-updates it is the flow's alone."""
         return 0.0 if self.flow_updates else self.validation or 0.0
@@ -278,11 +284,6 @@ class RunConfig:
             raise ConfigError(
                 f"--online-steps {self.online_steps} is less than {reach}: the first row of the buffer takes that "
                 "many steps, because its next chunk has to be known"
-            )
-        if self.has_flow and self.online_steps:
-            raise ConfigError(
-                "--flow and --flow-updates are for offline training: collected transitions have no proposals. Leave "
-                "out --online-steps, or train the flow together with the rest."
             )
 
     def load(self, source: str) -> OfflineDataset:

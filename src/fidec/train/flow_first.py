@@ -27,7 +27,8 @@ from fidec.errors import ConfigError
 from fidec.store import files
 from fidec.store.directories import replacing_directory
 from fidec.store.rundir import RunDirectory
-from fidec.train.config import RunConfig
+from fidec.train.config import OnlineConfig, RunConfig
+from fidec.train.loop import Signals
 from fidec.train.policy import MODEL, load_policy, policy_directory
 from fidec.types import Params, Spec
 
@@ -58,6 +59,8 @@ def stage_config(config: RunConfig, out: Path, episodes: int) -> RunConfig:
         preset="recommended",
         options=algos.get(METHOD).configure(**shared),
         steps=config.flow_updates,
+        online_steps=0,
+        online=OnlineConfig(),
         eval_interval=0,
         flow_updates=0,
         flow_refresh=0,
@@ -136,18 +139,28 @@ def with_flow(state: Any, flow: Flow) -> Any:
     return state._replace(params=params, target=target)
 
 
+def proposal_shapes(algorithm: Algorithm, spec: Spec, rows: int) -> Any:
+    """Shapes of the proposals for so many rows; None if the method needs none."""
+    if algorithm.frozen is None or algorithm.frozen.propose is None:
+        return None
+    key = rng.stream(0, "propose")
+    observations = jax.ShapeDtypeStruct((rows, *spec.observation_shape), spec.observation_dtype)
+    return jax.eval_shape(algorithm.frozen.propose, jax.eval_shape(algorithm.init, key), observations, key)
+
+
 def draw_proposals(
     algorithm: Algorithm,
     state: Any,
     dataset: OfflineDataset,
     sampling: Sampling,
     seed: int,
+    signals: Signals,
     quiet: bool,
     number: int = 0,
 ) -> Any:
     """What the frozen flow proposes at each next observation, in main memory; None if the method needs nothing.
 
-    `number` counts how often the proposals were drawn before.
+    Also None if a signal arrives. `number` counts how often the proposals were drawn before.
     """
     if algorithm.frozen is None or algorithm.frozen.propose is None:
         return None
@@ -156,6 +169,8 @@ def draw_proposals(
     whole: Any = None
     with Progress(total, name="drawing the flow's proposals", unit="row", enabled=not quiet) as progress:
         for first in range(0, total, ROWS):
+            if signals.received is not None:
+                return None
             rows = np.minimum(np.arange(first, first + ROWS), total - 1)  # one shape, so one compilation
             following = rows_at(source, rows, sampling).next_observations
             position = (first, number) if number else (first,)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -56,12 +56,13 @@ def start(algorithm: Algorithm, seed: int, batch: Batch) -> Carry:
     # Arrays from a checkpoint have no weak types, so those of a new run must not have them either.
     state = jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), state)
     _, metrics = jax.eval_shape(algorithm.update, state, batch, rng.stream(seed, "update"))
-    return Carry(
-        state=state,
-        sums={name: jnp.zeros((), jnp.float32) for name in metrics},
-        since=jnp.zeros((), jnp.int32),
-        bad={name: jnp.full((), NEVER, jnp.int32) for name in metrics},
-    )
+    return Carry(state, *_no_metrics(metrics, 0))
+
+
+def _no_metrics(names: Iterable[str], step: int) -> tuple[dict[str, jax.Array], jax.Array, dict[str, jax.Array]]:
+    """The fields of a carry about metrics, before the first update at `step`."""
+    sums = {name: jnp.zeros((), jnp.float32) for name in names}
+    return sums, jnp.asarray(step, jnp.int32), {name: jnp.full((), NEVER, jnp.int32) for name in names}
 
 
 def step_by_step(spec: Spec) -> bool:
@@ -170,6 +171,13 @@ def one_by_one(step: Callable) -> Callable:
         return carry
 
     return steps
+
+
+def with_metrics(carry: Carry, names: Iterable[str], step: int) -> Carry:
+    """The carry for updates with these metrics. If they are not those so far, all sums start again at `step`."""
+    if set(names) == set(carry.sums):
+        return carry
+    return Carry(carry.state, *_no_metrics(names, step))
 
 
 def template(algorithm: Algorithm, seed: int, batch: Batch) -> Carry:

@@ -310,13 +310,17 @@ def make_online(
     config: RunConfig,
     env: EnvFactory,
     spec: Spec,
+    algorithm: Algorithm,
     feed: Feed,
     sampling: Sampling,
     store: ReplayStore,
     log: Callable[[list[dict[str, Any]]], None],
     message: Callable[[str], None],
 ) -> Online:
-    """The online phase of a run on the data of its feed. `log` writes the rows of exploration.jsonl."""
+    """The online phase of a run on the data of its feed, without proposals of a frozen flow, which new rows lack.
+
+    `log` writes the rows of exploration.jsonl.
+    """
     method = algos.get(config.algo)
     if not isinstance(feed, DeviceFeed):
         raise ConfigError(
@@ -335,12 +339,11 @@ def make_online(
             raise
         return lanes
 
-    frozen = {"train_flow": False} if config.online.freeze_flow else {}
     return Online(
         config.online,
-        method.build(dataclasses.replace(config.options, **frozen), spec),
+        algorithm,
         spec,
-        feed.data,
+        feed.data._replace(rows=feed.data.rows._replace(proposals=None)),
         seed=config.seed,
         first_step=config.steps,
         steps=config.online_steps,

@@ -22,7 +22,7 @@ from fidec.store.replay import ReplayStore
 from fidec.store.rundir import RunDirectory
 from fidec.train import loop
 from fidec.train.config import RunConfig
-from fidec.train.flow_first import Flow, draw_proposals, frozen_of, with_flow
+from fidec.train.flow_first import Flow, draw_proposals, frozen_of, proposal_shapes, with_flow
 from fidec.train.identity import identity_of
 from fidec.train.initial import Initial, read_initial
 from fidec.train.session import Callback, Journal, Session
@@ -53,25 +53,29 @@ def open_sessions(
     sampling = Sampling.of(dataset.spec, config.frame_stack, config.augment, config.buffer_fraction, **settings)
     used, held = hold_out(dataset, config.held_out) if config.held_out else (dataset, None)
     sources = [used] if buffer is None else [used, buffer]
-    learner = algorithm  # its update may be another one than that of the method with its flow
+    learner, online, proposals = algorithm, None, None
     if flows[0] is not None:
         learner = algorithm._replace(update=frozen_of(algorithm, config.algo).update)
+        proposals = proposal_shapes(algorithm, spec, config.batch_size)
+    if config.online_steps:
+        online = algos.get(config.algo).build(config.online_options, spec)
 
-    def propose(seed: int, flow: Flow | None, number: int = 0) -> list[Any]:
-        if flow is None:
-            return []
-        state = with_flow(jax.jit(algorithm.init)(rng.stream(seed, "init")), flow)
-        return [draw_proposals(algorithm, state, each, sampling, seed, quiet, number) for each in sources]
-
-    def refresh(seed: int, flow: Flow | None, number: int) -> Feed:
-        return data.feed(seed, config.batch_size, sampling, propose(seed, flow, number))
+    def feed_at(config: RunConfig, flow: Flow | None, step: int) -> Feed:
+        """The batches from this step on. Without proposals in the online phase, and if a signal ends the run here."""
+        drawn: list[Any] = []
+        if flow is not None and step < config.steps:
+            number = step // config.flow_refresh if config.flow_refresh else 0
+            state = with_flow(jax.jit(algorithm.init)(rng.stream(config.seed, "init")), flow)
+            how = (sampling, config.seed, signals, quiet, number)
+            drawn = [draw_proposals(algorithm, state, each, *how) for each in sources]
+        return data.feed(config.seed, config.batch_size, sampling, [] if signals.received else drawn)
 
     value = data_value(config, used)
-    proposals = [propose(start.config.seed, flow) for start, flow in zip(starts, flows, strict=True)]
-    data = _place(config, sources, sampling, proposals)
+    rows = len(starts) * sum(each.size for each in sources)
+    data = _place(config, sources, sampling, rows * _bytes(proposals) // config.batch_size)
     progress = stack.enter_context(Progress(config.total, enabled=not quiet))
     several, evaluator = len(starts) > 1, None
-    for start, flow, own in zip(starts, flows, proposals, strict=True):
+    for start, flow in zip(starts, flows, strict=True):
         config = start.config
         journal = Journal(start.directory, progress, f"seed {config.seed}" if several else "")
         stack.callback(journal.log.close)
@@ -82,7 +86,7 @@ def open_sessions(
             spec=spec,
             dataset_name=dataset.name,
             sampling=sampling,
-            feed=data.feed(config.seed, config.batch_size, sampling, own),
+            feed=data.feed(config.seed, config.batch_size, sampling),
             directory=start.directory,
             checkpoints=Checkpoints(start.directory.checkpoints, config.keep_checkpoints, warn=journal.message),
             journal=journal,
@@ -90,7 +94,8 @@ def open_sessions(
             identity=identity_of(config, dataset, buffer, init=initial, flow=flow),
             flow=flow,
             value=value,
-            make_feed=partial(refresh, config.seed, flow),
+            make_feed=partial(feed_at, config, flow),
+            online_algorithm=online,
             held_out=None if held is None else Validation(learner, held, sampling),
             callback=callback,
             declaration=env.declaration if env is not None else "",
@@ -98,9 +103,9 @@ def open_sessions(
         )
         stack.callback(lambda session=session: session.feed.close())
         store = ReplayStore(start.directory.replay)
-        restored = session.restore(store, start.salvage, initial)
-        if config.flow_refresh and session.step >= config.flow_refresh:
-            session.refresh()
+        restored = session.restore(store, start.salvage, initial, proposals)
+        if flow is not None:
+            session.open_feed()
         _report(session, start, restored, initial)
         if env is not None:
             session.open_environments(env, store, restored, stack, evaluator)
@@ -115,9 +120,8 @@ def runs_that_fit(start: Start) -> int:
     algorithm, key = algos.get(config.algo).build(config.options, spec), rng.stream(0, "init")
     state = jax.eval_shape(algorithm.init, key)
     size = 4 * _bytes(state) + 2 * CHUNK_BYTES  # gradients, temporaries, and a copy for a checkpoint or an evaluation
-    if config.has_flow and algorithm.frozen is not None and algorithm.frozen.propose is not None:
-        observation = jax.ShapeDtypeStruct((1, *spec.observation_shape), spec.observation_dtype)
-        size += dataset.size * _bytes(jax.eval_shape(algorithm.frozen.propose, state, observation, key))
+    if config.has_flow:
+        size += dataset.size * _bytes(proposal_shapes(algorithm, spec, 1))
     return max(1, int((free_memory() / 2 - dataset.nbytes) // size))
 
 
@@ -153,15 +157,15 @@ def _report(session: Session, start: Start, restored: Restored | None, initial: 
     start.directory.write_status("running", session.step)
 
 
-def _place(config: RunConfig, datasets: list[OfflineDataset], sampling: Sampling, proposals: Any) -> Data:
-    """What batches are drawn from, with the columns that the method reads."""
+def _place(config: RunConfig, datasets: list[OfflineDataset], sampling: Sampling, beside: int) -> Data:
+    """What batches are drawn from, with the columns that the method reads. Beside it are this many bytes."""
     limit = free_memory() if config.online_steps else None  # online the data has to be on the device
     return Data.of(
         datasets,
         sampling,
         discount=config.options.discount if algos.get(config.algo).needs_returns else None,
         limit=limit if config.memory_limit is None else config.memory_limit * 1e9,
-        beside=proposals,
+        beside=beside,
     )
 
 

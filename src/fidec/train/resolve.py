@@ -67,7 +67,7 @@ def resolve_online(config: RunConfig) -> OnlineConfig:
             f"online training has its own buffer and cannot have {config.buffer} as a second data set: "
             "omit --buffer, or start a new run without it"
         )
-    defaults = {"sampling": "uniform", "collect": "step", **method.online}
+    defaults = {"sampling": "uniform", "collect": "step", "freeze_flow": config.has_flow, **method.online}
     online = dataclasses.replace(online, **{n: v for n, v in defaults.items() if getattr(online, n) is None})
     if method.needs_returns and online.collect != "episode":
         raise ConfigError(

@@ -216,7 +216,7 @@ def _prepare(start: Start, run: Session) -> None:
     """Report what was found before, start the environments, and replace the configuration and an earlier run."""
     for text in start.messages:
         run.journal.message(text)
-    if not run.done:
+    if not run.done and run.signals.received is None:
         run.start_environments()
     start.directory.write_config(start.config.to_json())  # only now, after all checks have passed
     start.directory.delete_earlier()

@@ -91,7 +91,8 @@ class Session(Run):
     stop_requested: bool = False  # by the callback
     flow: Flow | None = None  # trained before, and frozen
     value: float | None = None  # at which the critic starts
-    make_feed: Callable[[int], Feed] | None = None  # with new proposals of the flow, for the given time
+    make_feed: Callable[[int], Feed] | None = None  # of the given step, with the flow's proposals if it has any
+    online_algorithm: Algorithm | None = None  # for the online phase, if the run has one
     held_out: Validation | None = None
     declaration: str = ""  # of the environment, for the policy (`fidec.envs.family.TaskInfo`)
     evaluated: bool = True  # whether the evaluation that is due at this step was made, or is in the background
@@ -100,19 +101,29 @@ class Session(Run):
     background: bool = False  # whether training goes on during an evaluation
     online: Online | None = None
     losses: list[str] = field(default_factory=list)  # what a salvaged run does without
+    _online_metrics: tuple[str, ...] = ()
     _pending: Pending | None = None
     _warm: bool = False  # whether a dispatch was made since the last compilation
     _mark: tuple[float, int] = (0.0, 0)  # time and step from which the speed is measured
 
-    def restore(self, store: ReplayStore, salvage: bool, initial: Initial | None = None) -> Restored | None:
-        """Continue from the newest intact checkpoint, which is returned, or start from nothing or from `initial`."""
-        batch = loop.example_batch(self.feed.example, self.sampling)
+    def restore(
+        self, store: ReplayStore, salvage: bool, initial: Initial | None = None, proposals: Any = None
+    ) -> Restored | None:
+        """Continue from the newest intact checkpoint, which is returned, or start from nothing or from `initial`.
+
+        `proposals` are the shapes of the flow's for a batch, which the feed does not have yet.
+        """
+        plain = loop.example_batch(self.feed.example, self.sampling)
+        batch = plain._replace(proposals=proposals)
 
         def check(extra: dict[str, Any]) -> None:
             store.verify((extra.get("online") or {}).get("segments"))
 
-        template = loop.template(self.algorithm, self.config.seed, batch)
-        restored = self.checkpoints.latest(template, None if salvage else check, Extra)
+        template, other = loop.template(self.algorithm, self.config.seed, batch), None
+        if self.online_algorithm is not None and self.flow is not None:
+            other = loop.template(self.online_algorithm, self.config.seed, plain)
+        self._online_metrics = tuple((other or template).sums)
+        restored = self.checkpoints.latest(template, None if salvage else check, Extra, other=other)
         if restored is None:
             check_never_saved(self.directory)
             self.carry = loop.start(self.algorithm, self.config.seed, batch)
@@ -165,8 +176,11 @@ class Session(Run):
                 )
             )
         if config.online_steps:
+            assert self.online_algorithm is not None
             log, message = self.journal.log.exploration, self.journal.message
-            self.online = make_online(config, env, self.spec, self.feed, self.sampling, store, log, message)
+            self.online = make_online(
+                config, env, self.spec, self.online_algorithm, self.feed, self.sampling, store, log, message
+            )
             stack.callback(self.online.close)
             self.online.restore(restored.extra.get("online") if restored is not None else None)
 
@@ -203,14 +217,20 @@ class Session(Run):
             self.evaluate()
         if self.evaluated and self._due(config.checkpoint_interval):
             self.save()
-        if config.flow_refresh and self.step % config.flow_refresh == 0 and self.step < config.steps:
-            self.refresh()
+        refreshed = config.flow_refresh > 0 and self.step % config.flow_refresh == 0
+        if self.flow is not None and (refreshed or self.in_online_phase):
+            self.open_feed()
 
-    def refresh(self) -> None:
-        """Draw new proposals of the flow, for the steps from here on."""
+    def open_feed(self) -> None:
+        """Draw the flow's proposals for the steps from here on. The online phase frees their memory instead."""
         assert self.make_feed is not None
+        before = time.perf_counter()
         self.feed.close()
-        self.feed = self.make_feed(self.step // self.config.flow_refresh)
+        self.feed = self.make_feed(self.step)
+        seconds = time.perf_counter() - before
+        self._mark = (self._mark[0] + seconds, self._mark[1])
+        if self.feed.example.rows.proposals is not None:
+            self.journal.log.time(self.step, {"time/proposals": seconds})
 
     def _stop_early(self) -> None:
         """End the run here if the loss on held-out episodes has not improved for long: its steps are now these."""
@@ -237,6 +257,8 @@ class Session(Run):
 
     def train_online(self, target: int) -> None:
         assert self.online is not None
+        # The update of a frozen flow logs no loss of it. The row of the last offline step has the means so far.
+        self.carry = loop.with_metrics(self.carry, self._online_metrics, self.step)
         self.record_compilation(self.online.compile(self.carry))
         self.carry, self.step = self.online.run_to(self.carry, self.step, target, self.signals, self.show)
         if self.online.failure is not None:
