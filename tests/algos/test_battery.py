@@ -19,7 +19,8 @@ from fidec import algos
 from fidec.algos.common.base import METHODS
 from fidec.errors import ConfigError
 from fidec.store.trees import load_tree, save_tree
-from fidec.train.policy import Policy, load_policy, noise_option, select_act
+from fidec.train.acting import noise_option, select_act
+from fidec.train.policy import Policy, load_policy
 from fidec.types import Spec
 from helpers.algorithms import assert_close, equal, fast_jit, make_batch, with_params
 

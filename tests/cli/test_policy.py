@@ -21,7 +21,8 @@ from fidec.envs.frames import FrameStack
 from fidec.errors import CheckpointError, ConfigError, FidecError
 from fidec.store import files, trees
 from fidec.store.rundir import RunDirectory
-from fidec.train.policy import CompilationWarning, Frames, noise_option
+from fidec.train.acting import noise_option
+from fidec.train.policy import CompilationWarning, Frames
 from helpers.runs import random_columns
 
 

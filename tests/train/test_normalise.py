@@ -12,8 +12,9 @@ import pytest
 import fidec
 from fidec.audit.run import audit
 from fidec.errors import ConfigError, DataError
+from fidec.train.acting import noise_option
 from fidec.train.config import RunConfig
-from fidec.train.policy import Policy, noise_option
+from fidec.train.policy import Policy
 from fidec.train.resolve import resolve
 from helpers.algorithms import make_batch
 

@@ -12,9 +12,10 @@ from fidec.envs.factory import EnvFactory, MakeEnv, factory_of
 from fidec.errors import ConfigError, FidecError
 from fidec.store import files
 from fidec.store.rundir import RunDirectory
+from fidec.train.acting import lane_actor
 from fidec.train.config import RunConfig, read_config
 from fidec.train.evaluate import Evaluator
-from fidec.train.policy import Policy, lane_actor, load_policy
+from fidec.train.policy import Policy, load_policy
 from fidec.train.resolve import resolve
 from fidec.types import Spec
 

@@ -18,7 +18,7 @@ from fidec.envs.factory import EnvFactory
 from fidec.envs.pool import EnvPool, Episode
 from fidec.envs.processes import EnvProcesses
 from fidec.errors import EnvError
-from fidec.train.policy import lane_actor
+from fidec.train.acting import lane_actor
 from fidec.types import Spec
 
 

@@ -8,12 +8,10 @@ policy/  policy.json          method, options, specification, origin
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
 import warnings
 from collections import deque
 from collections.abc import Callable
-from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
@@ -26,7 +24,8 @@ from fidec.errors import CheckpointError, ConfigError
 from fidec.store import files, trees
 from fidec.store.directories import read_directory, replacing_directory
 from fidec.store.rundir import runs_below
-from fidec.train.chunks import OpenLoop, Player
+from fidec.train.acting import noise_option, select_act
+from fidec.train.chunks import Player
 from fidec.train.config import config_from_json
 from fidec.types import Spec
 
@@ -343,89 +342,3 @@ def _check_spec(path: Path, spec: Spec) -> None:
             raise refuse(f"action_low {values[0]} is not below action_high {values[1]}")
         if first == "observation_mean" and not np.greater(values[1], 0).all():
             raise refuse(f"observation_std is {values[1]}, expected positive numbers")
-
-
-def select_act(algorithm: algos.Algorithm, candidates: int = 1, return_base: bool = False) -> Callable[..., Any]:
-    """`act(state, observations, key)` with this many candidates, with or without base actions.
-
-    Raises ConfigError if the method has no candidates or no base actions.
-    """
-    if candidates > 1 and algorithm.choose is None:
-        raise ConfigError("the method has one action for an observation: there are no candidates to choose from")
-    if return_base:
-        if algorithm.act_with_base is None:
-            raise ConfigError("the method has no base policy: its action is not a refined one")
-        return partial(algorithm.act_with_base, **({"candidates": candidates} if candidates > 1 else {}))
-    if candidates > 1 and algorithm.choose is not None:
-        return partial(algorithm.choose, candidates=candidates)
-    return algorithm.act
-
-
-def noise_option(act: Callable[..., Any], noise: float) -> dict[str, np.float32]:
-    """The keyword arguments that scale the noise of `act`. None for 1: so every method can act, with the same bits.
-
-    Raises ConfigError if the number is negative or not finite, or if the method cannot scale its noise.
-    """
-    if noise == 1:
-        return {}
-    if not (np.isfinite(noise) and noise >= 0):
-        raise ConfigError(f"noise must be a finite number that is not negative, not {noise}")
-    if not _takes_noise(act):
-        raise ConfigError(
-            f"the method cannot scale its noise, so noise must be 1, not {noise}: its acting functions have no "
-            "keyword `noise`"
-        )
-    return {"noise": np.float32(noise)}
-
-
-@lru_cache(maxsize=32)
-def _takes_noise(act: Callable[..., Any]) -> bool:
-    return "noise" in inspect.signature(act).parameters
-
-
-@lru_cache(maxsize=8)  # one compilation serves all evaluations of a run
-def _lanes(algorithm: algos.Algorithm, candidates: int, base: bool):
-    select = select_act(algorithm, candidates, base)
-
-    @jax.jit
-    def act(state, key, observations, episodes, steps, **scaled):
-        def one(observation, episode, step):
-            return select(state, observation, rng.at(key, episode, step), **scaled)
-
-        actions = jax.vmap(one)(observations, episodes, steps)
-        return actions[1] if base else actions
-
-    return select, act
-
-
-def lane_actor(
-    algorithm: algos.Algorithm,
-    state: Any,
-    key: Any,
-    spec: Spec,
-    *,
-    candidates: int = 1,
-    base: bool = False,
-    noise: float = 1.0,
-):
-    """A policy for one `EnvPool.run`: lane i draws from the key at (its episode, its step).
-
-    So an episode gets the same random numbers whatever runs beside it, and the base policy (`base`) is evaluated with
-    the same random numbers as the refined one. Chunks are played (`fidec.train.chunks`).
-    """
-    select, act = _lanes(algorithm, candidates, base)
-    scaled = noise_option(select, noise)
-
-    def actions(observations: np.ndarray, episodes: np.ndarray, steps: np.ndarray) -> np.ndarray:
-        return np.asarray(act(state, key, observations, episodes, steps, **scaled))
-
-    if spec.chunk == 1:
-        return actions
-    playing: OpenLoop | None = None
-
-    def play(observations: np.ndarray, episodes: np.ndarray, steps: np.ndarray) -> np.ndarray:
-        nonlocal playing
-        playing = playing or OpenLoop(spec, len(steps))
-        return playing(lambda: actions(observations, episodes, steps), observations, episodes, steps)
-
-    return play
