@@ -1,4 +1,4 @@
-"""How a method acts: with candidates, with base actions, with other factors, one lane of environments at a time."""
+"""How a method acts: with candidates, with base actions, with factors of noise and displacement, in many lanes."""
 
 from __future__ import annotations
 
@@ -32,26 +32,34 @@ def select_act(algorithm: algos.Algorithm, candidates: int = 1, return_base: boo
     return algorithm.act
 
 
-def noise_option(act: Callable[..., Any], noise: float) -> dict[str, np.float32]:
-    """The keyword arguments that scale the noise of `act`. None for 1: so every method can act, with the same bits.
+def dials(act: Callable[..., Any], *, noise: float = 1.0, strength: float = 1.0) -> dict[str, np.float32]:
+    """The keyword arguments of `act` for these factors. A factor of 1 is left out.
 
-    Raises ConfigError if the number is negative or not finite, or if the method cannot scale its noise.
+    So every method can act with factors of 1, by the same program and with the same bits. Raises ConfigError if a
+    number is negative or not finite, or if the method does not have the factor.
     """
-    if noise == 1:
-        return {}
-    if not (np.isfinite(noise) and noise >= 0):
-        raise ConfigError(f"noise must be a finite number that is not negative, not {noise}")
-    if not _takes_noise(act):
-        raise ConfigError(
-            f"the method cannot scale its noise, so noise must be 1, not {noise}: its acting functions have no "
-            "keyword `noise`"
-        )
-    return {"noise": np.float32(noise)}
+    arguments = {}
+    for name, value in (("noise", noise), ("strength", strength)):
+        if value == 1:
+            continue
+        if not (np.isfinite(value) and value >= 0):
+            raise ConfigError(f"{name} must be a finite number that is not negative, not {value}")
+        if not has_dial(act, name):
+            raise ConfigError(
+                f"the method {_LACKS[name]}, so {name} must be 1, not {value}: its acting functions have no keyword "
+                f"`{name}`"
+            )
+        arguments[name] = np.float32(value)
+    return arguments
+
+
+_LACKS = {"noise": "cannot scale its noise", "strength": "does not move a base action by a displacement"}
 
 
 @lru_cache(maxsize=32)
-def _takes_noise(act: Callable[..., Any]) -> bool:
-    return "noise" in inspect.signature(act).parameters
+def has_dial(act: Callable[..., Any], name: str) -> bool:
+    """Whether `act` takes the factor of that name."""
+    return name in inspect.signature(act).parameters
 
 
 @lru_cache(maxsize=8)  # one compilation serves all evaluations of a run
@@ -59,9 +67,9 @@ def _lanes(algorithm: algos.Algorithm, candidates: int, base: bool):
     select = select_act(algorithm, candidates, base)
 
     @jax.jit
-    def act(state, key, observations, episodes, steps, **scaled):
+    def act(state, key, observations, episodes, steps, **factors):
         def one(observation, episode, step):
-            return select(state, observation, rng.at(key, episode, step), **scaled)
+            return select(state, observation, rng.at(key, episode, step), **factors)
 
         actions = jax.vmap(one)(observations, episodes, steps)
         return actions[1] if base else actions
@@ -78,6 +86,7 @@ def lane_actor(
     candidates: int = 1,
     base: bool = False,
     noise: float = 1.0,
+    strength: float = 1.0,
 ):
     """A policy for one `EnvPool.run`: lane i draws from the key at (its episode, its step).
 
@@ -85,10 +94,10 @@ def lane_actor(
     the same random numbers as the refined one. Chunks are played (`fidec.train.chunks`).
     """
     select, act = _lanes(algorithm, candidates, base)
-    scaled = noise_option(select, noise)
+    factors = dials(select, noise=noise, strength=strength)
 
     def actions(observations: np.ndarray, episodes: np.ndarray, steps: np.ndarray) -> np.ndarray:
-        return np.asarray(act(state, key, observations, episodes, steps, **scaled))
+        return np.asarray(act(state, key, observations, episodes, steps, **factors))
 
     if spec.chunk == 1:
         return actions
