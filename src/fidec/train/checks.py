@@ -17,7 +17,7 @@ from fidec.train.buffer import check_buffer
 from fidec.train.config import RunConfig
 from fidec.train.flow_first import frozen_of, load_flow
 from fidec.train.initial import Initial, check_initial
-from fidec.train.values import check_value_start, with_reward_scale
+from fidec.train.values import check_value_start
 from fidec.types import Spec
 
 
@@ -50,8 +50,7 @@ def check_data(config: RunConfig, dataset: OfflineDataset) -> list[str]:
 
 
 def with_data(config: RunConfig, dataset: OfflineDataset) -> RunConfig:
-    """The configuration with the data's reward scale, and its reward shift for the online phase, which is checked."""
-    config = with_reward_scale(config, dataset)
+    """The configuration with the data's reward shift for the online phase, which is checked against the data."""
     if not config.online_steps:
         return config
     check_buffer(config.online, dataset.size, config.batch_size)

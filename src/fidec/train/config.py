@@ -23,6 +23,8 @@ from fidec.store.schema import check
 _BY_PROTOCOL = cast(int, None)  # None until `resolve` takes the value of the task's protocol
 _PROTOCOL_FIELDS = ("steps", "eval_interval", "eval_episodes")
 _OWN_DATA = {"steps": 100_000, "eval_interval": 10_000, "eval_episodes": 50}  # of runs without a task
+# Of runs whose preset does not say otherwise (`Method.runs`).
+_USUAL = {"flow_updates": 0, "value_start": "zero", "reward_scale": 1.0}
 _PATHS = ("data_dir", "out", "init_from", "flow")
 
 
@@ -125,8 +127,9 @@ class RunConfig:
     """Run or policy whose behaviour flow is used as it is (fidec, fidec_closed_form, deflow, fql, fan, ifql, qam).
     Its actions at all next states are drawn once, if the method learns from them, and the rest is trained without
     solving it. Updates of an online phase solve it."""
-    flow_updates: int = 0
-    """Train the behaviour flow first, alone, for at most this many updates, in OUT/flow; then as with --flow."""
+    flow_updates: int = cast(int, None)
+    """Train the behaviour flow first, alone, for at most this many updates, in OUT/flow; then as with --flow. By
+    default as in the preset, else 0."""
     flow_refresh: int = 0
     """With --flow or --flow-updates: steps after which the flow's actions are drawn again. 0 draws them once."""
     validation: float | None = None
@@ -141,12 +144,12 @@ class RunConfig:
     not less."""
     replan: int | None = None
     """With --chunk: steps of a chunk that are played before the next one is chosen. By default all of them."""
-    value_start: Literal["zero", "data"] = "zero"
+    value_start: Literal["zero", "data"] = cast(Any, None)
     """Where the critic's values start: at about zero, as published, or at the data's mean return, which becomes the
-    bias of its output layer."""
-    reward_scale: float | Literal["data"] = 1.0
+    bias of its output layer. By default as in the preset, else zero."""
+    reward_scale: float | Literal["data"] = cast(Any, None)
     """Factor of the rewards in training. data: one over the standard deviation of the data's returns, so that values
-    vary by about 1. Evaluations report returns in the environment's own units."""
+    vary by about 1. Evaluations report returns in the environment's own units. By default as in the preset, else 1."""
     batch_size: int = 256
     """Transitions in a batch, drawn uniformly with replacement."""
     frame_stack: int = 3
@@ -209,7 +212,7 @@ class RunConfig:
     @property
     def has_flow(self) -> bool:
         """Whether the behaviour flow is trained before the rest."""
-        return self.flow is not None or self.flow_updates > 0
+        return self.flow is not None or bool(self.flow_updates)
 
     @property
     def online_options(self) -> Any:
@@ -249,7 +252,7 @@ class RunConfig:
             _at_least(1, name, getattr(self, name))
         for name in ("seed", "eval_interval", "eval_envs", "flow_updates", "flow_refresh", "patience"):
             _at_least(0, name, getattr(self, name))
-        if self.reward_scale != "data" and not 0 < self.reward_scale < float("inf"):
+        if self.reward_scale not in (None, "data") and not 0 < self.reward_scale < float("inf"):
             raise ConfigError(f"reward_scale must be a positive number or data, not {self.reward_scale}")
         if self.memory_limit is not None and not self.memory_limit >= 0:
             raise ConfigError(f"memory_limit must not be negative, not {self.memory_limit}")
@@ -340,7 +343,7 @@ class RunConfig:
                 values[name] = None if values.get(name) is None else Path(values[name])
             for name in ("action_low", "action_high"):
                 values[name] = None if values.get(name) is None else tuple(values[name])
-            values.setdefault("normalize_observations", False)  # a run of a version without it
+            values = {"normalize_observations": False, **_USUAL} | values  # of a version without these fields
             return with_protocol(cls(**values, options=options, online=online))
         except (TypeError, ValueError, AttributeError) as error:  # a value of another type, written by hand
             raise ConfigError(f"not a run's configuration: {error}") from error
@@ -355,7 +358,7 @@ def read_config(directory: RunDirectory) -> RunConfig:
 
 
 def _at_least(least: int, name: str, value: int | None) -> None:
-    if value is None and name in _PROTOCOL_FIELDS:
+    if value is None and name in (*_PROTOCOL_FIELDS, *_USUAL):
         return
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise ConfigError(f"{name} must be a whole number, not {value!r}")
@@ -404,6 +407,12 @@ def protocol_values(task: str | None, algo: str, setting: str = "offline") -> di
 
 
 def with_protocol(config: RunConfig) -> RunConfig:
-    """The configuration with steps and evaluations of the task's protocol where they were not given."""
-    values = protocol_values(config.task, config.algo, config.setting)
+    """The configuration with steps and evaluations of the task's protocol where they were not given.
+
+    The flow's updates, the start and the scale of values are those of the preset.
+    """
+    values = protocol_values(config.task, config.algo, config.setting) | _USUAL
+    values |= algos.get(config.algo).runs.get(config.preset, {})
+    if config.flow is not None:
+        values["flow_updates"] = 0
     return dataclasses.replace(config, **{n: v for n, v in values.items() if getattr(config, n) is None})

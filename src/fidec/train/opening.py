@@ -28,7 +28,7 @@ from fidec.train.initial import Initial, read_initial
 from fidec.train.session import Callback, Journal, Session
 from fidec.train.starting import Start, spec_of
 from fidec.train.validation import Validation
-from fidec.train.values import data_value, describe_time_constant
+from fidec.train.values import data_value, describe_time_constant, reward_factor
 
 
 def open_sessions(
@@ -49,7 +49,7 @@ def open_sessions(
     initial = None if config.init_from is None else read_initial(directory.init)
     spec = spec_of(config, dataset, initial)
     algorithm = algos.get(config.algo).build(config.options, spec)
-    settings = {"window": config.window, "reward_scale": config.reward_scale}
+    settings = {"window": config.window, "reward_scale": reward_factor(config, dataset)}
     sampling = Sampling.of(dataset.spec, config.frame_stack, config.augment, config.buffer_fraction, **settings)
     used, held = hold_out(dataset, config.held_out) if config.held_out else (dataset, None)
     sources = [used] if buffer is None else [used, buffer]
@@ -70,7 +70,7 @@ def open_sessions(
             drawn = [draw_proposals(algorithm, state, each, *how) for each in sources]
         return data.feed(config.seed, config.batch_size, sampling, [] if signals.received else drawn)
 
-    value = data_value(config, used)
+    value = data_value(config, dataset)
     rows = len(starts) * sum(each.size for each in sources)
     data = _place(config, sources, sampling, rows * _bytes(proposals) // config.batch_size)
     progress = stack.enter_context(Progress(config.total, enabled=not quiet))

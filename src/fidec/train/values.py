@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from fidec import nn
@@ -14,7 +13,9 @@ _VALUES = ("critic", "value", "upper", "latent_critic")  # modules whose output 
 
 
 def check_value_start(config: RunConfig, state: Any) -> None:
-    """Raise ConfigError if values of this method cannot start at the data's mean return. `state` may be shapes."""
+    """Raise ConfigError if this method has no values to scale or to start at the data's. `state` may be shapes."""
+    if config.reward_scale == "data" and not hasattr(config.options, "discount"):
+        raise ConfigError(f"--reward-scale data is for methods that learn a value: {config.algo} has no discount")
     if config.value_start == "zero":
         return
     if not hasattr(config.options, "discount"):
@@ -30,23 +31,15 @@ def data_value(config: RunConfig, dataset: OfflineDataset) -> float | None:
     if config.value_start == "zero":
         return None
     mean = float(dataset.returns(config.options.discount).mean())
-    return mean * _number(config.reward_scale) * getattr(config.options, "reward_scale", 1.0)
+    return mean * reward_factor(config, dataset) * getattr(config.options, "reward_scale", 1.0)
 
 
-def _number(scale: float | str) -> float:
-    assert not isinstance(scale, str)  # `with_reward_scale` has replaced it
-    return scale
-
-
-def with_reward_scale(config: RunConfig, dataset: OfflineDataset) -> RunConfig:
-    """The configuration with the reward scale as a number. So a resumed run has the same one."""
+def reward_factor(config: RunConfig, dataset: OfflineDataset) -> float:
+    """The factor of the rewards (`RunConfig.reward_scale`). It is a function of the data, so a resumed run has it."""
     if config.reward_scale != "data":
-        return config
-    discount = getattr(config.options, "discount", None)
-    if discount is None:
-        raise ConfigError(f"--reward-scale data is for methods that learn a value: {config.algo} has no discount")
-    spread = float(dataset.returns(discount).std())
-    return dataclasses.replace(config, reward_scale=1.0 / spread if spread > 0 else 1.0)
+        return config.reward_scale
+    spread = float(dataset.returns(config.options.discount).std())
+    return 1.0 / spread if spread > 0 else 1.0
 
 
 def start_at(state: Any, value: float) -> Any:
