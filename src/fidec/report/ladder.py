@@ -56,7 +56,11 @@ def draw_ladder(result: dict[str, Any], path: str | Path) -> Path:
         f"{result['algo']}, step {result['step']}{chosen}, on {result['environment']}", color=INK, fontsize=10
     )
     count = len(cells[0]["episodes"])
-    figure.supxlabel(f"the same {count} episodes for every point; bars are 95 % intervals", fontsize=8, color=GREY)
+    figure.supxlabel(
+        f"the same {count} episodes for every point; bars are 95 % intervals, drawn side by side",
+        fontsize=8,
+        color=GREY,
+    )
     return save_figure(figure, path)
 
 
