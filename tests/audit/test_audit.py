@@ -270,8 +270,24 @@ def test_a_kl_says_what_follows(of, nats, words):
         ),
         ([1e-5, 2e-5], [10, 0], (1e-3, "of the penalty"), ["multiplier is 0", "does not limit"]),
         ([1e-3, 5e-3], [10, 12], (1e-3, "of the penalty"), ["exceeds its budget and the multiplier rises"]),
-        ([0.1, 0.01], [10, 2], (0.5, "nats"), ["0.01 at the end, budget 0.5 (in nats)", "hardly moved", "estimate"]),
-        ([0.1, 1.4], [10, 2], (1.0, "nats"), ["1.4 nats is likely too far", "`fidec audit RUN` measures the KL."]),
+        (
+            [0.1, 0.01],
+            [10, 2],
+            (0.5, "nats"),
+            ["moved 0.01 nats from the clone (budget 0.5). The policy has hardly moved", "far below its budget"],
+        ),
+        ([0.1, 1.4], [10, 2], (1.0, "nats"), ["1.4 nats is likely too far", "`fidec audit RUN` measures the KL. `"]),
+        (
+            [0.1, 0.21],
+            [10, 2],
+            (0.2, "nats"),
+            [
+                "was within a factor of 2 of its budget in 100 % of",
+                "estimates values",
+                "`fidec select RUN --env ID` with a few",
+            ],
+        ),
+        ([0.1, 0.21], [10, 2], (0.2, "nats", True), ["`fidec select RUN` plays clone and policy"]),
     ],
 )
 def test_the_end_of_training_says_how_the_budget_was_used(penalties, multipliers, region, words):

@@ -37,6 +37,8 @@ def test_aggregate():
 def test_td_loss_is_the_mean_over_heads_and_batch():
     q, target = jnp.array([[1.0, 2.0], [3.0, 6.0]]), jnp.array([0.0, 2.0])
     np.testing.assert_allclose(values.td_loss(q, target), (1 + 0 + 9 + 16) / 4)
+    own = jnp.stack([target, q[1]])  # targets and weights of each head
+    np.testing.assert_allclose(values.td_loss(q, own, jnp.array([[2.0, 1.0], [1.0, 1.0]])), 2 / 4)
 
 
 def test_value_scale():

@@ -13,31 +13,47 @@ from fidec.train.config import read_config
 def end_of_training(directory: Path) -> str | None:
     """How the penalty of a run ended, and what follows. None if the method has no budget with a multiplier."""
     run = RunDirectory.open(directory, read_only=True)
-    options = read_config(run).options
+    config = read_config(run)
     rows = [row for row in run.read_jsonl("train") if {"training/penalty", "training/multiplier"} <= row.keys()]
-    if not rows or not hasattr(options, "trust_region"):
+    if not rows or not hasattr(config.options, "trust_region"):
         return None
     penalties, multipliers = ([row[f"training/{name}"] for row in rows] for name in ("penalty", "multiplier"))
-    text = describe(penalties, multipliers, *options.trust_region())
+    text = describe(penalties, multipliers, *config.options.trust_region(), playable=config.env_name is not None)
     return text.replace("RUN", str(directory))
 
 
-def describe(penalties: Sequence[float], multipliers: Sequence[float], budget: float, unit: str) -> str:
-    """The penalty against its budget. Both lists have a mean for each row of the log."""
+def describe(
+    penalties: Sequence[float], multipliers: Sequence[float], budget: float, unit: str, playable: bool = False
+) -> str:
+    """The penalty against its budget. Both lists have a mean for each row of the log.
+
+    In nats the distance comes first, and the last sentence says how the policy can be compared with the clone; with
+    an environment (`playable`) it can be played.
+    """
     penalty, first, last = penalties[-1], multipliers[0], multipliers[-1]
     near = sum(budget / 2 <= each <= 2 * budget for each in penalties) / len(penalties)
-    kind = "in nats" if unit == "nats" else "not in nats"
-    text = (
-        f"trust region: penalty {number(penalty)} at the end, budget {number(budget)} ({kind}), within a factor of "
-        f"2 of it in {100 * near:.0f} % of the log; multiplier {number(first)} at first, {number(last)} at the end."
-    )
+    log = f"in {100 * near:.0f} % of the log; multiplier {number(first)} at first, {number(last)} at the end."
     advice = "train longer, or {} --algo.multiplier-init."
     if penalty > 2 * budget:
-        text += f" The penalty exceeds its budget and the multiplier rises: {advice.format('raise')}"
+        log += f" The penalty exceeds its budget and the multiplier rises: {advice.format('raise')}"
     elif penalty < budget / 2 and last > 0:
-        text += f" The penalty is far below its budget and the multiplier falls: {advice.format('lower')}"
+        log += f" The penalty is far below its budget and the multiplier falls: {advice.format('lower')}"
     elif penalty < budget / 2:
-        text += " The multiplier is 0: the constraint does not limit the displacement."
+        log += " The multiplier is 0: the constraint does not limit the displacement."
     if unit != "nats":
-        return f"{text} `fidec audit RUN` measures the KL in nats."
-    return f"{text} {follows(penalty)} This is training's estimate: `fidec audit RUN` measures the KL."
+        return (
+            f"trust region: penalty {number(penalty)} at the end, budget {number(budget)} (not in nats), within a "
+            f"factor of 2 of it {log} `fidec audit RUN` measures the KL in nats."
+        )
+    return (
+        f"moved {number(penalty)} nats from the clone (budget {number(budget)}). {follows(penalty)} The penalty was "
+        f"within a factor of 2 of its budget {log} The distance is training's estimate: `fidec audit RUN` measures "
+        f"the KL. {_next(playable)}"
+    )
+
+
+def _next(playable: bool) -> str:
+    if playable:
+        return "`fidec select RUN` plays clone and policy with a few episodes."
+    play = "play `fidec select RUN --env ID` with a few episodes to be sure"
+    return f"`fidec audit RUN --values` estimates values; {play}."

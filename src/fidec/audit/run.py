@@ -34,7 +34,8 @@ def audit(
     Each state gets `samples` base actions. The same seed gives the same numbers. `report` is called with the number
     of finished states and a text. The result has plain numbers and NumPy arrays; docs/audit.md explains its keys.
     """
-    check(policy, dataset)
+    check_transport(policy)
+    check_data(policy, dataset)
     transport = policy.algorithm.transport
     assert transport is not None  # checked
     generator = np.random.default_rng([seed, 0])
@@ -56,24 +57,33 @@ def audit(
         moved = measured.moved
         moves = (moved.actions, moved.actions + moved.displacement)
         near = distances(dataset, rows, *moves, seed, policy.spec.chunk)
+    origin = describe(policy, dataset, seed)
+    return {**origin, "data": {**origin["data"], "rows": rows}, **summarise(measured, near)}
+
+
+def describe(policy: Policy, dataset: OfflineDataset, seed: int) -> dict[str, Any]:
+    """What was audited: the policy, the data, the seed and the versions of packages."""
     return {
         "algo": policy.algo,
         "step": policy.info.get("step"),
         "seed": seed,
         "chunk": policy.spec.chunk,
-        "data": {"name": dataset.name, "source": dataset.source, "sha256": dataset.sha256, "rows": rows},
+        "data": {"name": dataset.name, "source": dataset.source, "sha256": dataset.sha256},
         "packages": {name: versions.version(name) for name in versions.PACKAGES},
-        **summarise(measured, near),
     }
 
 
-def check(policy: Policy, dataset: OfflineDataset) -> None:
-    """Raise `ConfigError` if the policy has no residual map, or if the data has other shapes or bounds."""
+def check_transport(policy: Policy) -> None:
+    """Raise `ConfigError` if the policy has no residual map."""
     if policy.algorithm.transport is None:
         raise ConfigError(
             f"this is a policy of {policy.algo}, which has no residual map to audit; "
-            "methods with a residual map are fidec and deflow"
+            "methods with a residual map are fidec and deflow. `fidec audit RUN --values` estimates its value"
         )
+
+
+def check_data(policy: Policy, dataset: OfflineDataset) -> None:
+    """Raise `ConfigError` if the data has other shapes or bounds than the policy."""
     ours, theirs = policy.spec, dataset.spec.stacked(policy.spec.frame_stack).chunked(policy.spec.chunk)
     for field in ("observation_shape", "observation_dtype", "action_dim", "bounds"):
         if getattr(ours, field) != getattr(theirs, field):
@@ -108,6 +118,13 @@ def data_of(directory: Path, source: str | None = None, data_dir: Path | None = 
             f"is now {dataset.sha256[:12]}…. Restore the data, or accept it with --data {config.data}."
         )
     return dataset
+
+
+def candidates_of(directory: Path) -> int:
+    """Among how many actions the policy of this run chooses; 1 for a policy without its run."""
+    if not (directory / "run.json").exists():
+        return 1
+    return read_config(RunDirectory.open(directory, read_only=True)).candidates
 
 
 def _observations(dataset: OfflineDataset, rows: np.ndarray, frame_stack: int) -> np.ndarray:

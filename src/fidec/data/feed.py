@@ -7,7 +7,7 @@ device works on this one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -176,6 +176,36 @@ def rows_at(source: Source, numbers: np.ndarray, sampling: Sampling) -> Batch:
     """These rows of a source on the host, as a batch has them but for random shifts."""
     rows = jax.tree.map(jnp.asarray, _take(source, numbers, sampling))
     return finish(rows, rng.stream(0, "batch"), replace(sampling, augment=0.0))
+
+
+def map_rows(
+    function: Callable[[Batch, int], Any],
+    source: Source,
+    rows: np.ndarray,
+    sampling: Sampling,
+    *,
+    size: int,
+    report: Callable[[int], None] = lambda done: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Any:
+    """A tree of arrays with one entry for each of these rows of a source on the host, in main memory.
+
+    `function(batch, first)` gives the entries of `size` rows, beginning with rows[first]. The last batch is filled
+    with copies of the last row, so all have one shape. `report` is called with the number of finished rows.
+    The result is None if `stopped` says so before a batch.
+    """
+    whole: Any = None
+    for first in range(0, len(rows), size):
+        if stopped():
+            return None
+        numbers = rows[np.minimum(np.arange(first, first + size), len(rows) - 1)]
+        part = jax.tree.map(np.asarray, function(rows_at(source, numbers, sampling), first))
+        if whole is None:
+            whole = jax.tree.map(lambda array: np.empty((len(rows), *array.shape[1:]), array.dtype), part)
+        for every, some in zip(jax.tree.leaves(whole), jax.tree.leaves(part), strict=True):
+            every[first : first + size] = some[: len(rows) - first]
+        report(min(first + size, len(rows)))
+    return whole
 
 
 def free_memory() -> float:

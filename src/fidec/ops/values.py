@@ -38,8 +38,8 @@ def aggregate(
 
 
 def td_target(
-    rewards: Float[Array, " b"], masks: Float[Array, " b"], next_values: Float[Array, " b"], discount: float
-) -> Float[Array, " b"]:
+    rewards: Float[Array, " b"], masks: Float[Array, " b"], next_values: Float[Array, "*heads b"], discount: float
+) -> Float[Array, "*heads b"]:
     """r + gamma m V(s'), without a gradient. The mask stops bootstrapping, not the end of a trajectory."""
     return jax.lax.stop_gradient(rewards + discount * masks * next_values)
 
@@ -50,9 +50,9 @@ def weigh(x: Array, weights: Array | None) -> Array:
 
 
 def td_loss(
-    values: Float[Array, "ensemble b"], target: Float[Array, " b"], weights: Float[Array, " b"] | None = None
+    values: Float[Array, "ensemble b"], target: Float[Array, "... b"], weights: Float[Array, "... b"] | None = None
 ) -> Float[Array, ""]:
-    """The mean over heads and batch of w (Q - target)^2."""
+    """The mean over heads and batch of w (Q - target)^2. Each head may have targets and weights of its own."""
     return jnp.mean(weigh((values - target) ** 2, weights))
 
 

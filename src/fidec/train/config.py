@@ -149,7 +149,8 @@ class RunConfig:
     bias of its output layer. By default as in the preset, else zero."""
     reward_scale: float | Literal["data"] = cast(Any, None)
     """Factor of the rewards in training. data: one over the standard deviation of the data's returns, so that values
-    vary by about 1. Evaluations report returns in the environment's own units. By default as in the preset, else 1."""
+    vary by about 1. Evaluations report returns in the environment's own units. By default as in the preset, else
+    1."""
     batch_size: int = 256
     """Transitions in a batch, drawn uniformly with replacement."""
     frame_stack: int = 3
@@ -391,8 +392,11 @@ def task_options(algo: str, preset: str, task: str | None, setting: str = "offli
 def published_options(
     algo: str, preset: str, task: str | None, setting: str = "offline"
 ) -> dict[str, tasks.Published]:
-    """The published options of a task that the method has, each with its source."""
-    family = tasks.family_of(task) if task else None
+    """The published options of a task that the method has, each with its source.
+
+    A preset that sets up a run has none: it is the same for all tasks.
+    """
+    family = tasks.family_of(task) if task and preset not in algos.get(algo).runs else None
     published = family.options(algo, preset, setting) if family else {}
     fields = {field.name for field in dataclasses.fields(algos.get(algo).config)}
     return {name: option for name, option in published.items() if name in fields}

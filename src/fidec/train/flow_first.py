@@ -21,7 +21,7 @@ from fidec.algos import Algorithm
 from fidec.algos.common.base import Frozen
 from fidec.console import Progress
 from fidec.data.dataset import OfflineDataset
-from fidec.data.feed import rows_at
+from fidec.data.feed import map_rows
 from fidec.data.sampling import Sampling, host_source
 from fidec.errors import ConfigError
 from fidec.store import files
@@ -164,20 +164,15 @@ def draw_proposals(
     """
     if algorithm.frozen is None or algorithm.frozen.propose is None:
         return None
-    source, key, total = host_source(dataset, sampling), rng.stream(seed, "propose"), dataset.size
+    key, total, position = rng.stream(seed, "propose"), dataset.size, (number,) if number else ()
     propose = jax.jit(algorithm.frozen.propose)
-    whole: Any = None
     with Progress(total, name="drawing the flow's proposals", unit="row", enabled=not quiet) as progress:
-        for first in range(0, total, ROWS):
-            if signals.received is not None:
-                return None
-            rows = np.minimum(np.arange(first, first + ROWS), total - 1)  # one shape, so one compilation
-            following = rows_at(source, rows, sampling).next_observations
-            position = (first, number) if number else (first,)
-            part = jax.tree.map(np.asarray, propose(state, following, rng.at(key, *position)))
-            if whole is None:
-                whole = jax.tree.map(lambda array: np.empty((total, *array.shape[1:]), array.dtype), part)
-            for every, some in zip(jax.tree.leaves(whole), jax.tree.leaves(part), strict=True):
-                every[first : first + ROWS] = some[: total - first]
-            progress.update(min(first + ROWS, total))
-    return whole
+        return map_rows(
+            lambda batch, first: propose(state, batch.next_observations, rng.at(key, first, *position)),
+            host_source(dataset, sampling),
+            np.arange(total),
+            sampling,
+            size=ROWS,
+            report=progress.update,
+            stopped=lambda: signals.received is not None,
+        )

@@ -33,9 +33,9 @@ def check_choices(config: Any) -> None:
 
     None is left alone where it is the default: it is replaced later.
     """
-    open_fields = {f.name for f in dataclasses.fields(config) if f.default is None and getattr(config, f.name) is None}
+    later = {f.name for f in dataclasses.fields(config) if f.default is None and getattr(config, f.name) is None}
     for name, hint in get_type_hints(type(config)).items():
-        if name not in open_fields and get_origin(hint) is Literal and getattr(config, name) not in get_args(hint):
+        if name not in later and get_origin(hint) is Literal and getattr(config, name) not in get_args(hint):
             choices = ", ".join(get_args(hint))
             raise ConfigError(f"{name} must be one of {choices}, not {getattr(config, name)!r}")
 
@@ -186,9 +186,10 @@ class Method:
     defaults are the preset `recommended`. `logs` gives the meaning of each metric, besides those that all methods log
     (`COMMON_LOGS`). `online` are the fields of `OnlineConfig` in which the method's published online phase differs
     from the others'. `offline_only` is the reason why a method has no online phase. It ends the error message "NAME
-    is not trained online: ...". `runs` are fields of `RunConfig` by preset: how a run of that preset is set up. `parts` are options that name an entry of another register, a dataclass: its fields
-    are options too. `parity` is the preset whose update is that of the code behind the paper's numbers. It is empty
-    if that code was not released, or if no preset has the same update.
+    is not trained online: ...". `runs` are fields of `RunConfig` by preset: how a run of that preset is set up. Such
+    a preset has no options by task. `parts` are options that name an entry of another register, a dataclass: its
+    fields are options too. `parity` is the preset whose update is that of the code behind the paper's numbers. It is
+    empty if that code was not released, or if no preset has the same update.
     """
 
     name: str
