@@ -17,7 +17,7 @@ BLUE, ORANGE, GREEN, PURPLE, SKY, RED = "#0072b2", "#e69f00", "#009e73", "#cc79a
 BLACK = "#000000"
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED, BLACK)
 # For a figure with more lines, which then differ in their markers too.
-VIOLET, CRIMSON, OCHRE, OLIVE = "#7b3294", "#b2182b", "#8c6d31", "#4d7f17"
+VIOLET, CRIMSON, OCHRE, OLIVE, TEAL = "#7b3294", "#b2182b", "#8c6d31", "#4d7f17", "#01665e"
 SAND = ("#fbfaf7", "#e6e0d2", "#d0c4a2", "#b8a56f")  # shades behind the data, from low to high
 
 

@@ -12,6 +12,7 @@ from fidec.algos.constraints.denoising import Denoising
 from fidec.algos.constraints.isotropic import Isotropic
 from fidec.algos.constraints.local import Local
 from fidec.algos.constraints.path import Path
+from fidec.algos.constraints.precision import Precision
 from fidec.algos.constraints.renoised import Renoised
 from fidec.algos.constraints.stein import Stein
 from fidec.algos.constraints.velocity import Velocity
@@ -41,7 +42,10 @@ CONSTRAINTS: dict[str, Constraint] = {
     "local": Local(t_eps=0.8),
     "velocity": Velocity(t_eps=0.9, t_width=0.05),
     "averaged": Averaged(t_eps="auto"),
+    "averaged_nats": Averaged(t_eps="auto", scale="half"),
     "renoised": Renoised(t_eps="auto"),
+    "precision": Precision(),
+    "precision_full": Precision(covariance="full", shrinkage=0.1),
     "stein": Stein(t_eps="auto"),
     "path": UncentredPath(t_eps="auto"),
     "path_centred": Path(t_eps="auto"),
