@@ -1,6 +1,9 @@
-"""Where a critic's values start, and the time constant of the targets."""
+"""The scale and the start of values, the time constant of the targets, and presets that set them."""
 
 from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -10,7 +13,8 @@ from fidec import algos, dataset_from_arrays, fit
 from fidec.algos.common.base import METHODS
 from fidec.errors import ConfigError
 from fidec.train.config import RunConfig
-from fidec.train.values import data_value, describe_time_constant, start_at, time_constant
+from fidec.train.resolve import resolve
+from fidec.train.values import data_value, describe_time_constant, reward_factor, start_at, time_constant
 from fidec.types import Spec
 from helpers.runs import random_columns
 
@@ -77,6 +81,40 @@ def test_a_run_starts_there(dataset, tmp_path, compile_cache, capfd):
     with pytest.raises(ConfigError, match="--value-start data is for methods that learn a value: bc"):
         fit(dataset, tmp_path / "bc", algo="bc", value_start="data", **SETTINGS)
     assert not (tmp_path / "bc").exists()
+
+
+def test_scaled_rewards_train_as_rewards_of_that_scale(dataset, tmp_path, compile_cache):
+    """A power of two, so that no rounding differs."""
+    twice = dataclasses.replace(dataset, rewards=2 * dataset.rewards)
+    how = {"algo": "iql", "options": {"hidden": (8,)}, **SETTINGS}
+    first = fit(twice, tmp_path / "twice", **how)
+    second = fit(dataset, tmp_path / "scaled", reward_scale=2.0, **how)
+    rows = [(run.directory / "train.jsonl").read_text() for run in (first, second)]
+    assert rows[0] == rows[1]
+
+
+def test_the_scale_of_the_data_gives_values_a_spread_of_one(dataset):
+    config = with_options("iql", reward_scale="data", value_start="data", discount=0.9)
+    factor = reward_factor(config, dataset)
+    assert (factor * dataset.returns(0.9)).std() == pytest.approx(1.0, rel=1e-5)
+    assert data_value(config, dataset) == pytest.approx(factor * dataset.returns(0.9).mean(), rel=1e-5)
+    constant = dataclasses.replace(dataset, rewards=np.zeros_like(dataset.rewards))
+    assert reward_factor(config, constant) == 1.0
+    with pytest.raises(ConfigError, match="reward_scale must be a positive number or data, not 0"):
+        RunConfig(reward_scale=0.0)
+
+
+def test_a_preset_sets_up_a_run_and_what_is_given_goes_first():
+    task = "cube-single-play-singletask-task2-v0"
+    config = resolve(RunConfig(task=task, preset="nats"))
+    assert (config.flow_updates, config.value_start, config.reward_scale) == (20_000, "data", "data")
+    assert config.normalize_observations is True
+    assert config.options == algos.get("fidec").configure("nats")  # nothing by task
+    given = resolve(RunConfig(task=task, preset="nats", flow_updates=0, value_start="zero", reward_scale=1.0))
+    assert (given.flow_updates, given.value_start, given.reward_scale) == (0, "zero", 1.0)
+    assert resolve(RunConfig(task=task, preset="nats", flow=Path("other"))).flow_updates == 0
+    usual = resolve(RunConfig(task=task))
+    assert (usual.flow_updates, usual.value_start, usual.reward_scale) == (0, "zero", 1.0)
 
 
 def test_every_method_with_a_value_has_the_options_of_its_critics():

@@ -130,6 +130,25 @@ PRESETS = {
         "grad_clip": 5.0,
         "clip_scope": "global",
     },
+    # One budget in nats by the behaviour's own width, for all tasks. docs/trust.md says what was measured.
+    "nats": {
+        "constraint": "precision",
+        "budget_nats": 0.2,
+        "proposals": 16,
+        "dual": "controlled",
+        "opening": 3000,
+        "residual_start": "zero",
+        "q_scale": "spread",
+    },
+}
+# The flow first, by its held-out loss, and values in the data's own scale.
+RUNS = {
+    "nats": {
+        "flow_updates": 20_000,
+        "normalize_observations": True,
+        "value_start": "data",
+        "reward_scale": "data",
+    },
 }
 
 
@@ -319,6 +338,7 @@ METHOD = Method(
     config=FiDecConfig,
     make=make,
     presets=PRESETS,
+    runs=RUNS,
     logs={**LOGS, "t_eps": "the time at which the score is evaluated, if it is calibrated"},
     parts={"constraint": CONSTRAINTS},
 )

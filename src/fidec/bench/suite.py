@@ -18,7 +18,17 @@ from fidec.tasks.protocol import ONLINE_ONLY
 
 Options = Mapping[str, Any]
 # What a variant may change of a run, beside the options of its method.
-RUN_OPTIONS = ("steps", "chunk", "n_step", "replan", "flow_updates", "candidates", "normalize_observations")
+RUN_OPTIONS = (
+    "steps",
+    "chunk",
+    "n_step",
+    "replan",
+    "flow_updates",
+    "candidates",
+    "normalize_observations",
+    "value_start",
+    "reward_scale",
+)
 
 
 @dataclass(frozen=True)

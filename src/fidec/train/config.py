@@ -94,7 +94,8 @@ class RunConfig:
     algo: str = "fidec"
     """Method. `fidec algos` lists all methods."""
     preset: str = "recommended"
-    """recommended, paper (exactly as published) or released (as in the authors' code)."""
+    """recommended, paper (exactly as published) or released (as in the authors' code); FiDec also has nats (one
+    budget in nats for all tasks, the flow first). `fidec algos NAME` lists those of a method."""
     data: str | None = None
     """Data source: ogbench:ID, d4rl:ID, npz:PATH, hdf5:PATH or minari:ID. By default the task's own data."""
     buffer: str | None = None

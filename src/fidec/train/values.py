@@ -16,7 +16,7 @@ def check_value_start(config: RunConfig, state: Any) -> None:
     """Raise ConfigError if this method has no values to scale or to start at the data's. `state` may be shapes."""
     if config.reward_scale == "data" and not hasattr(config.options, "discount"):
         raise ConfigError(f"--reward-scale data is for methods that learn a value: {config.algo} has no discount")
-    if config.value_start == "zero":
+    if config.value_start != "data":
         return
     if not hasattr(config.options, "discount"):
         raise ConfigError(f"--value-start data is for methods that learn a value: {config.algo} has no discount")
@@ -28,7 +28,7 @@ def check_value_start(config: RunConfig, state: Any) -> None:
 
 def data_value(config: RunConfig, dataset: OfflineDataset) -> float | None:
     """The mean return of the data, in the units of the critic, if values start there (`RunConfig.value_start`)."""
-    if config.value_start == "zero":
+    if config.value_start != "data":
         return None
     mean = float(dataset.returns(config.options.discount).mean())
     return mean * reward_factor(config, dataset) * getattr(config.options, "reward_scale", 1.0)
@@ -37,7 +37,7 @@ def data_value(config: RunConfig, dataset: OfflineDataset) -> float | None:
 def reward_factor(config: RunConfig, dataset: OfflineDataset) -> float:
     """The factor of the rewards (`RunConfig.reward_scale`). It is a function of the data, so a resumed run has it."""
     if config.reward_scale != "data":
-        return config.reward_scale
+        return 1.0 if config.reward_scale is None else config.reward_scale
     spread = float(dataset.returns(config.options.discount).std())
     return 1.0 / spread if spread > 0 else 1.0
 
