@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from fidec.errors import ConfigError
 from fidec.train.policy import Policy
 from helpers.runs import random_columns
 
-QUICK = {"hidden": (32, 32), "batch_size": 64, "learning_rate": 5e-3, "quiet": True}
+QUICK: dict[str, Any] = {"hidden": (32, 32), "batch_size": 64, "learning_rate": 5e-3, "quiet": True}
 
 
 def bandit(rows: int = 2000):
@@ -65,7 +67,7 @@ def ring():
             columns["truncations"].append(step == 11)
             place = (place + (action > 0)) % PLACES
             following.append(np.eye(PLACES)[place])
-    arrays = {
+    arrays: dict[str, Any] = {
         name: np.asarray(column, bool if name == "truncations" else np.float32) for name, column in columns.items()
     }
     return dataset_from_arrays(**arrays, next_observations=np.asarray(following, np.float32))
@@ -140,8 +142,7 @@ def test_what_cannot_be_estimated_is_refused():
         estimate_values(policy, data, updates=0)
 
 
-def result_of(base: list[float], refined: list[float], **changed):
-    base, refined = np.asarray(base), np.asarray(refined)
+def result_of(base: np.ndarray, refined: np.ndarray, **changed):
     return {
         "note": NOTE,
         "discount": 0.9,
