@@ -217,8 +217,8 @@ class Session(Run):
             self.evaluate()
         if self.evaluated and self._due(config.checkpoint_interval):
             self.save()
-        refreshed = config.flow_refresh > 0 and self.step % config.flow_refresh == 0
-        if self.flow is not None and (refreshed or self.in_online_phase):
+        refreshed = config.flow_refresh > 0 and self.step < config.steps and self.step % config.flow_refresh == 0
+        if self.flow is not None and (refreshed or self.step == config.steps):
             self.open_feed()
 
     def open_feed(self) -> None:
