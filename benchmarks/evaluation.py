@@ -25,7 +25,7 @@ from fidec.cli.output import parse, print_json, print_table
 from fidec.envs.factory import factory_of
 from fidec.envs.pool import EnvPool
 from fidec.errors import ConfigError, EnvError
-from fidec.train.policy import lane_actor
+from fidec.train.acting import lane_actor
 from fidec.types import Spec
 
 

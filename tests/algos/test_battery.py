@@ -19,7 +19,8 @@ from fidec import algos
 from fidec.algos.common.base import METHODS
 from fidec.errors import ConfigError
 from fidec.store.trees import load_tree, save_tree
-from fidec.train.policy import Policy, load_policy, noise_option, select_act
+from fidec.train.acting import dials, select_act
+from fidec.train.policy import Policy, load_policy
 from fidec.types import Spec
 from helpers.algorithms import assert_close, equal, fast_jit, make_batch, with_params
 
@@ -315,13 +316,13 @@ def test_a_method_says_whether_it_has_candidates_and_base_actions(case):
 def test_the_noise_of_acting_is_scaled(case):
     """By 1 not at all, and by 0 so that the key has no effect. One program serves all factors.
 
-    As an argument, the factor 1 may change how XLA combines constants. So `noise_option` does not pass it.
+    As an argument, the factor 1 may change how XLA combines constants. So `dials` does not pass it.
     """
     made, observations = algorithm(case), observations_of(case, 3)
     state = made.policy(fresh(case))
     act: Any = compiled(case, "act" if made.act_with_base is None else "act_with_base")
     first, second = jax.random.key(0), jax.random.key(1)
-    assert noise_option(select_act(made, return_base=made.act_with_base is not None), 1.0) == {}
+    assert dials(select_act(made, return_base=made.act_with_base is not None), noise=1.0) == {}
     assert_close(act(state, observations, first), act(state, observations, first, noise=np.float32(1)), atol=1e-5)
     programs = act._cache_size()
     still = [act(state, observations, key, noise=np.float32(0)) for key in (first, second)]
@@ -329,6 +330,19 @@ def test_the_noise_of_acting_is_scaled(case):
     draws = not equal(act(state, observations, first), act(state, observations, second))
     assert draws != equal(still[0], act(state, observations, first, noise=np.float32(0.5)))
     assert act._cache_size() == programs
+
+
+@pytest.mark.parametrize("case", METHODS.builtin())
+def test_only_methods_that_move_a_base_action_scale_the_displacement(case):
+    made = algorithm(case)
+    for base in (False, True) if made.act_with_base else (False,):
+        act = select_act(made, return_base=base)
+        assert dials(act, strength=1.0) == {}
+        if case in ("fidec", "deflow", "fidec_closed_form"):
+            assert dials(act, noise=0.5, strength=0) == {"noise": 0.5, "strength": 0}
+        else:
+            with pytest.raises(ConfigError, match="does not move a base action by a displacement, so strength must"):
+                dials(act, strength=0.5)
 
 
 @every_case

@@ -236,6 +236,43 @@ def test_acting_moves_the_flows_action_and_takes_the_best_of_several():
     np.testing.assert_allclose(chosen_base, np.asarray(every_base)[best, rows], atol=1e-6)
 
 
+@pytest.mark.parametrize("case", ["renoised", pytest.param("closed_form", marks=pytest.mark.slow)])
+def test_the_strength_scales_the_displacement_before_clipping(case):
+    """One program for all strengths: 0 gives the base actions, 1 those of the default call."""
+    made, state, key = algorithm(case), fresh(case), jax.random.key(4)
+    if case == "renoised":  # large enough that some actions are clipped
+        state = with_params(state, residual=scaled(state.params["residual"], 3.0))
+    observations = batch().observations
+    act = fast_jit(some(made.act_with_base), static_argnames="candidates")
+    refined, base = act(state, observations, key)
+    assert not equal(refined, base)
+    found = {0: act(state, observations, key, strength=np.float32(0))}
+    programs = act._cache_size()
+    found |= {strength: act(state, observations, key, strength=np.float32(strength)) for strength in (0.5, 1, 2)}
+    assert act._cache_size() == programs
+    assert all(equal(moved[1], base) for moved in found.values())
+    assert equal(found[0][0], base)
+    assert equal(found[1][0], refined)
+    inside = np.abs(refined) < 1
+    half = base + 0.5 * (np.asarray(refined) - base)
+    np.testing.assert_allclose(np.asarray(found[0.5][0])[inside], half[inside], atol=1e-6)
+    if case == "renoised":  # half of an unclipped displacement, not of the clipped one
+        assert (np.abs(np.asarray(found[0.5][0]) - half)[~inside] > 1e-3).any()
+        assert np.abs(found[2][0]).max() == 1.0
+
+
+def test_candidates_are_chosen_among_the_moved_actions():
+    made, state, key = algorithm("renoised"), fresh("renoised"), jax.random.key(4)
+    observations = batch().observations
+    act = fast_jit(some(made.act_with_base), static_argnames="candidates")
+    repeated = np.broadcast_to(observations, (5, *observations.shape))
+    for strength in (np.float32(0), np.float32(0.5)):
+        every = np.asarray(act(state, repeated, key, strength=strength)[0])
+        q = CRITIC.apply(state.params["critic"], repeated, every).mean(axis=0)
+        chosen = act(state, observations, key, candidates=5, strength=strength)[0]
+        np.testing.assert_allclose(chosen, every[np.argmax(q, axis=0), np.arange(ROWS)], atol=1e-6)
+
+
 def test_in_one_dimension_the_penalty_is_the_squared_displacement():
     """Every quadratic constraint that is scaled by its trace is then the isotropic one."""
     made = algos.make("fidec", Spec((4,), 1), **SMALL)

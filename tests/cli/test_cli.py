@@ -495,6 +495,9 @@ def test_eval_repeats_the_last_evaluation(cli, tiny_env, npz, compile_cache, tmp
     still = json.loads(cli("eval", "run", "--episodes", 3, "--base", "--noise", 0, "--json")[1])
     assert (result["noise"], still["noise"]) == (1.0, 0.0)
     assert still["episodes"]["refined"] == still["episodes"]["base"] == result["episodes"]["base"]
+    unmoved = json.loads(cli("eval", "run", "--episodes", 3, "--base", "--strength", 0, "--json")[1])
+    assert (result["strength"], unmoved["strength"]) == (1.0, 0.0)
+    assert unmoved["episodes"]["refined"] == unmoved["episodes"]["base"] == result["episodes"]["base"]
 
     shutil.copytree("run/policy", "elsewhere")
     table = cli("eval", "elsewhere", "--episodes", 3, "--seed", 9)[1]
@@ -504,6 +507,7 @@ def test_eval_repeats_the_last_evaluation(cli, tiny_env, npz, compile_cache, tmp
     check_error(cli("eval", "run", "--episodes", 0), 2, "--episodes")
     check_error(cli("eval", "run", "--seed", -1), 2, "seed")
     check_error(cli("eval", "run", "--noise", -1), 2, "noise must be a finite number")
+    check_error(cli("eval", "run", "--strength", "inf"), 2, "strength must be a finite number")
     check_error(cli("eval", "run", "--task", "cube-singel-play-v0"), 2, "no task")
 
 

@@ -21,7 +21,8 @@ from fidec.envs.frames import FrameStack
 from fidec.errors import CheckpointError, ConfigError, FidecError
 from fidec.store import files, trees
 from fidec.store.rundir import RunDirectory
-from fidec.train.policy import CompilationWarning, Frames, noise_option
+from fidec.train.acting import dials
+from fidec.train.policy import CompilationWarning, Frames
 from helpers.runs import random_columns
 
 
@@ -80,13 +81,33 @@ def test_the_noise_can_be_scaled(run):
             policy(observation, noise=noise)
 
 
-def test_a_method_without_the_keyword_acts_with_its_own_noise_only():
+def test_the_displacement_can_be_scaled(run):
+    policy, observation = fidec.load_policy(run), np.ones(3)
+    first, base = policy(observation, return_base=True)
+    policy.reset()
+    np.testing.assert_array_equal(policy(observation, strength=1), first)
+    policy.reset()
+    policy.warm_up(strength=0.5)
+    np.testing.assert_array_equal(policy(observation, strength=0), base)
+    policy.reset()
+    half = policy(observation, strength=0.5)
+    np.testing.assert_allclose(half, 0.5 * (first + base), atol=1e-5)
+    policy.reset()
+    np.testing.assert_array_equal(policy.player(strength=0.5)(observation), half)
+    for strength in (-0.1, np.nan, np.inf):
+        with pytest.raises(ConfigError, match="strength must be a finite number that is not negative"):
+            policy(observation, strength=strength)
+
+
+def test_a_method_without_the_keywords_acts_as_published_only():
     def act(state, observations, key):
         return observations
 
-    assert noise_option(act, 1.0) == {}
+    assert dials(act, noise=1.0, strength=1.0) == {}
     with pytest.raises(ConfigError, match="cannot scale its noise, so noise must be 1, not 0"):
-        noise_option(act, 0)
+        dials(act, noise=0)
+    with pytest.raises(ConfigError, match="displacement, so strength must be 1, not 0"):
+        dials(act, strength=0)
 
 
 def test_saved_again_it_is_the_same(run, tmp_path):
@@ -268,6 +289,7 @@ def test_a_call_that_was_warmed_up_does_not_compile(run, caplog):
         ((4,), {}, "4"),
         ((2, 4), {}, "(2, 4)"),
         ((), {"return_base": True, "noise": 0.5}, "return_base=True, noise=0.5"),
+        ((), {"strength": 0.5}, "strength=0.5"),
     ):
         with calls(caplog) as (warned, compiled):
             policy.warm_up(batch, **how)
@@ -282,6 +304,7 @@ def test_a_call_that_was_warmed_up_does_not_compile(run, caplog):
             other(np.ones((*batch, 3)), **how)
     with calls(caplog) as (warned, compiled):
         policy(np.ones(3), return_base=True, noise=0.25)  # another factor is the same program
+        policy(np.ones(3), strength=0)
     assert not warned
     assert not compiled
 

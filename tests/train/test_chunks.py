@@ -16,8 +16,8 @@ from fidec.algos.common.base import METHODS
 from fidec.audit import run as audits
 from fidec.errors import ConfigError
 from fidec.train import dispatch
+from fidec.train.acting import lane_actor
 from fidec.train.chunks import OpenLoop
-from fidec.train.policy import lane_actor
 from fidec.train.run import Preempted
 from fidec.types import Spec
 from helpers.algorithms import equal, fast_jit, make_batch

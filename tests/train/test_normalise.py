@@ -12,8 +12,9 @@ import pytest
 import fidec
 from fidec.audit.run import audit
 from fidec.errors import ConfigError, DataError
+from fidec.train.acting import dials
 from fidec.train.config import RunConfig
-from fidec.train.policy import Policy, noise_option
+from fidec.train.policy import Policy
 from fidec.train.resolve import resolve
 from helpers.algorithms import make_batch
 
@@ -82,7 +83,7 @@ def test_every_function_of_a_method_sees_normalised_observations(name):
         before, after = getattr(plain, function), getattr(normalised, function)
         assert (before is None) == (after is None)
         if before is not None:
-            how = {} if function == "explore" else noise_option(after, 0.5)
+            how = {} if function == "explore" else dials(after, noise=0.5)
             a, b = before(state, own, key, **how), after(state, batch.observations, key, **how)
             jax.tree.map(np.testing.assert_array_equal, a, b)
     if plain.choose is not None:

@@ -264,8 +264,8 @@ def make_constrained(
         velocity = behaviour.velocity(params["flow"], observations)
         return Model(velocity, partial(behaviour.sample, params["flow"], observations), t_eps=t_eps, **known)
 
-    def move(params, observations, base, key):
-        return base + residual.apply(params["residual"], observations, base)
+    def displacement(params, observations, base, key):
+        return residual.apply(params["residual"], observations, base)
 
     def transport(state: State, observations) -> Transport:
         field = partial(residual.apply, state.params["residual"], observations)
@@ -277,7 +277,7 @@ def make_constrained(
 
         return Transport(at(None).velocity, at(None).sample, field, cost, budget, constraint.unit)
 
-    act_with_base = refined.act_by(critic, behaviour, spec, move)
+    act_with_base = refined.act_by(critic, behaviour, spec, displacement)
     policy = lambda state: state._replace(target=None, optimiser=None)  # noqa: E731
     return with_base(init, update, act_with_base, policy, transport, Frozen(update_frozen, propose))
 

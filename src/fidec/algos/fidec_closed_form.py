@@ -110,10 +110,10 @@ def make(config: ClosedFormConfig, spec: Spec) -> Algorithm:
         state, metrics = backbone.descend(state, {"critic": critic_loss, **others}, adam, config.target_rate, kept)
         return state, metrics | refined.displacement_metrics(next_base, displacement)
 
-    def move(params, observations, base, key):
+    def displacement(params, observations, base, key):
         rows = jnp.broadcast_to(observations, (len(base), *observations.shape)).reshape(-1, *spec.observation_shape)
         flat = base.reshape(-1, spec.action_dim)
-        return (flat + displace(params, rows, flat, jax.random.fold_in(key, 1))).reshape(base.shape)
+        return displace(params, rows, flat, jax.random.fold_in(key, 1)).reshape(base.shape)
 
     def transport(state: State, observations) -> Transport:
         # One key for all calls, so that the displacement is a function of the action.
@@ -127,7 +127,7 @@ def make(config: ClosedFormConfig, spec: Spec) -> Algorithm:
         sample = partial(behaviour.sample, state.params["flow"], observations)
         return Transport(velocity, sample, field, cost, config.budget, constraint.unit)
 
-    act_with_base = refined.act_by(critic, behaviour, spec, move)
+    act_with_base = refined.act_by(critic, behaviour, spec, displacement)
     policy = lambda state: backbone.keep_params(state, "critic", "flow")  # noqa: E731
     return with_base(init, update, act_with_base, policy, transport, Frozen(update_frozen, propose))
 

@@ -31,6 +31,9 @@ class EvalArgs:
     """Actions drawn for each observation, of which the critic picks the best; by default the run's number."""
     noise: float = 1.0
     """Factor of the policy's random draws: 1 acts as published, 0 without noise."""
+    strength: float = 1.0
+    """Factor of the displacement of a refined policy: 1 acts as published, 0 as the base policy. Only for methods
+    that move a base action (fidec, deflow, fidec_closed_form)."""
     replan: int | None = None
     """For policies that choose chunks of actions: steps that are played before the next chunk is chosen. By default
     as in training."""
@@ -69,6 +72,7 @@ def main(argv: list[str]) -> int:
         envs=args.envs,
         candidates=args.candidates,
         noise=args.noise,
+        strength=args.strength,
         replan=args.replan,
     )
     result = assessment.evaluate(args.episodes, base=args.base)
@@ -88,8 +92,8 @@ def main(argv: list[str]) -> int:
 
 def print_comparison(result: dict[str, Any]) -> None:
     """A short table with intervals."""
-    noise = "" if result.get("noise", 1) == 1 else f", noise {result['noise']:g}"
-    print(f"{result['environment']}, step {result['step']}, seed {result['seed']}{noise}")
+    factors = [f", {name} {result[name]:g}" for name in ("noise", "strength") if result.get(name, 1) != 1]
+    print(f"{result['environment']}, step {result['step']}, seed {result['seed']}{''.join(factors)}")
     if "note" in result:
         print(result["note"])
     rows = []

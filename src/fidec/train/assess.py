@@ -12,9 +12,10 @@ from fidec.envs.factory import EnvFactory, MakeEnv, factory_of
 from fidec.errors import ConfigError, FidecError
 from fidec.store import files
 from fidec.store.rundir import RunDirectory
+from fidec.train.acting import lane_actor
 from fidec.train.config import RunConfig, read_config
 from fidec.train.evaluate import Evaluator
-from fidec.train.policy import Policy, lane_actor, load_policy
+from fidec.train.policy import Policy, load_policy
 from fidec.train.resolve import resolve
 from fidec.types import Spec
 
@@ -31,6 +32,7 @@ class Assessment:
     candidates: int
     timeout: float
     noise: float = 1.0
+    strength: float = 1.0
     replan: int | None = None
     """Steps of a chunk that are played; by default as in training."""
     fresh: bool = False
@@ -47,6 +49,7 @@ class Assessment:
         envs: int = 0,
         candidates: int | None = None,
         noise: float = 1.0,
+        strength: float = 1.0,
         replan: int | None = None,
     ) -> Assessment:
         """Of a run directory or a policy directory. What is not given is taken from the run."""
@@ -80,6 +83,7 @@ class Assessment:
             candidates=candidates or config.candidates,
             timeout=config.eval_timeout,
             noise=noise,
+            strength=strength,
             replan=replan,
             fresh=seed is None and config.eval_seeds == "fresh",
         )
@@ -113,6 +117,7 @@ class Assessment:
             "step": self.step,
             "seed": self.seed,
             "noise": self.noise,
+            "strength": self.strength,
         }
         if self.spec.chunk > 1:
             result |= {"chunk": self.spec.chunk, "replan": self.spec.replan}
@@ -137,6 +142,7 @@ class Assessment:
                     candidates=1 if kind == "base" else self.candidates,
                     base=kind == "base",
                     noise=self.noise,
+                    strength=1.0 if kind == "base" else self.strength,
                 )
         if base:
             result["gain"] = files.to_builtin(compare(rows["base"], rows[self.kind])._asdict())
@@ -158,7 +164,7 @@ class Assessment:
         from fidec.envs.video import record
 
         key = rng.at(rng.stream(self.seed, "evaluate"), self.step)
-        choices = {"candidates": self.candidates, "noise": self.noise}
+        choices = {"candidates": self.candidates, "noise": self.noise, "strength": self.strength}
         actor = lane_actor(self.policy.algorithm, self.policy.state, key, self.spec, **choices)
         make_env = self.env.function(self.policy.spec.frame_stack, render_mode="rgb_array")
         fresh = self.step if self.fresh else None

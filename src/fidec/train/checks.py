@@ -12,11 +12,11 @@ import numpy as np
 from fidec import algos, rng
 from fidec.data import OfflineDataset, check_dataset
 from fidec.errors import ConfigError, DataError, RunError
+from fidec.train.acting import select_act
 from fidec.train.buffer import check_buffer
 from fidec.train.config import RunConfig
 from fidec.train.flow_first import frozen_of, load_flow
 from fidec.train.initial import Initial, check_initial
-from fidec.train.policy import select_act
 from fidec.train.values import check_value_start
 from fidec.types import Spec
 

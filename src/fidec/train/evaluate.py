@@ -18,7 +18,7 @@ from fidec.envs.factory import EnvFactory
 from fidec.envs.pool import EnvPool, Episode
 from fidec.envs.processes import EnvProcesses
 from fidec.errors import EnvError
-from fidec.train.policy import lane_actor
+from fidec.train.acting import lane_actor
 from fidec.types import Spec
 
 
@@ -85,6 +85,7 @@ class Evaluator:
         candidates: int = 1,
         base: bool = False,
         noise: float = 1.0,
+        strength: float = 1.0,
         on_step: Callable[[], None] = lambda: None,
     ) -> Evaluation:
         """Evaluate. The step enters the policy's random numbers, and the environments' seeds if `fresh`.
@@ -94,7 +95,8 @@ class Evaluator:
         before, device = time.perf_counter(), host_device()
         key = rng.at(rng.stream(seed, "evaluate"), step)
         policy, key = jax.device_put((algorithm.policy(state), key), device)
-        actor = lane_actor(algorithm, policy, key, self.spec, candidates=candidates, base=base, noise=noise)
+        how = {"candidates": candidates, "base": base, "noise": noise, "strength": strength}
+        actor = lane_actor(algorithm, policy, key, self.spec, **how)
         pool = self.start()
 
         def act(observations, episodes, steps):

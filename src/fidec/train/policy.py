@@ -8,12 +8,10 @@ policy/  policy.json          method, options, specification, origin
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
 import warnings
 from collections import deque
 from collections.abc import Callable
-from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
@@ -26,7 +24,8 @@ from fidec.errors import CheckpointError, ConfigError
 from fidec.store import files, trees
 from fidec.store.directories import read_directory, replacing_directory
 from fidec.store.rundir import runs_below
-from fidec.train.chunks import OpenLoop, Player
+from fidec.train.acting import dials, select_act
+from fidec.train.chunks import Player
 from fidec.train.config import config_from_json
 from fidec.types import Spec
 
@@ -34,7 +33,7 @@ MODEL = "model.safetensors"
 CARD = "policy.json"
 FORMAT = 1
 _NAMED = 10  # runs in an error message
-_USUAL: dict[str, Any] = {"candidates": 1, "return_base": False, "noise": 1.0}  # how a policy is called
+_USUAL: dict[str, Any] = {"candidates": 1, "return_base": False, "noise": 1.0, "strength": 1.0}  # how it is called
 
 
 class Card(TypedDict):
@@ -55,11 +54,12 @@ class Policy:
     A policy that was trained with `chunk` > 1 gives the actions of that many steps, (..., chunk, dimensions);
     `policy.player()` plays them one by one.
 
-    Each call draws new noise; `policy(observations, noise=0)` draws none. `policy.reset(seed)` restarts the sequence
-    of random numbers, so that a rollout can be repeated. The first call compiles; `policy.warm_up()` does it before a
-    control loop starts. A later call that compiles again, for another batch size for example, says so with a
-    `CompilationWarning`. A policy of images takes several frames: `policy.frames()` stacks them. `spec` describes
-    observations and actions, `state` holds the arrays.
+    Each call draws new noise; `policy(observations, noise=0)` draws none. `strength` scales how far a refined policy
+    moves the actions of its base policy. `policy.reset(seed)` restarts the sequence of random numbers, so that a
+    rollout can be repeated. The first call compiles; `policy.warm_up()` does it before a control loop starts. A later
+    call that compiles again, for another batch size for example, says so with a `CompilationWarning`. A policy of
+    images takes several frames: `policy.frames()` stacks them. `spec` describes observations and actions, `state`
+    holds the arrays.
     """
 
     def __init__(self, algo: str, options: Any, spec: Spec, state: Any, info: dict[str, Any] | None = None):
@@ -91,15 +91,23 @@ class Policy:
     def warm_up(self, batch: int | tuple[int, ...] | None = None, **how: Any) -> None:
         """Compile the policy for one observation, or for a batch of this size, without drawing a random number.
 
-        `how` are the arguments of the calls that will follow (`candidates`, `return_base`, `noise`). Each batch size
-        and each choice of `candidates` and `return_base` is compiled once; of `noise` only whether it is 1 matters.
+        `how` are the arguments of the calls that will follow (`candidates`, `return_base`, `noise`, `strength`). Each
+        batch size and each choice of `candidates` and `return_base` is compiled once; of `noise` and `strength` only
+        whether they are 1 matters.
         """
         leading = () if batch is None else np.atleast_1d(batch).tolist()
         observations = np.zeros((*leading, *self.spec.observation_shape), self._dtype)
         self._prepare(observations, False, **{**_USUAL, **how})
 
     def _prepare(
-        self, observations: np.ndarray, warn: bool, /, candidates: int, return_base: bool, noise: float
+        self,
+        observations: np.ndarray,
+        warn: bool,
+        /,
+        candidates: int,
+        return_base: bool,
+        noise: float,
+        strength: float,
     ) -> _Compiled:
         """Check the arguments, and compile for them and for observations of this shape, unless that was done."""
         if candidates < 1:
@@ -108,14 +116,14 @@ class Policy:
         if observations.shape[-len(shape) :] != shape:
             raise ConfigError(f"observations have shape {observations.shape}; the policy takes (..., {shape})")
         act = select_act(self.algorithm, candidates, return_base)
-        scaled = noise_option(act, noise)
-        how = (observations.shape, candidates, return_base, noise == 1)
+        factors = dials(act, noise=noise, strength=strength)
+        how = (observations.shape, candidates, return_base, noise == 1, strength == 1)
         if how in self._ready:
             return self._ready[how]
         if warn:
-            text = self._advice(observations.shape, candidates=candidates, return_base=return_base, noise=noise)
-            warnings.warn(text, CompilationWarning, stacklevel=3)
-        self._ready[how] = _compile(act, self._state, observations, self._place(), scaled)
+            chosen = {"candidates": candidates, "return_base": return_base, "noise": noise, "strength": strength}
+            warnings.warn(self._advice(observations.shape, **chosen), CompilationWarning, stacklevel=3)
+        self._ready[how] = _compile(act, self._state, observations, self._place(), factors)
         return self._ready[how]
 
     def _advice(self, shape: tuple[int, ...], **how: Any) -> str:
@@ -146,7 +154,13 @@ class Policy:
         return Player(self, spec.chunk, spec.replan, **how)
 
     def __call__(
-        self, observations: np.ndarray, *, candidates: int = 1, return_base: bool = False, noise: float = 1.0
+        self,
+        observations: np.ndarray,
+        *,
+        candidates: int = 1,
+        return_base: bool = False,
+        noise: float = 1.0,
+        strength: float = 1.0,
     ) -> Any:
         """Actions for one observation or a batch.
 
@@ -154,17 +168,18 @@ class Policy:
         `return_base` the result is (actions, base actions): the latter are what the behaviour model proposed.
 
         `noise` multiplies every random draw: 1 acts as the method was published, 0 gives one action for an
-        observation.
+        observation. `strength` multiplies the displacement of methods that refine a base action: 1 acts as published,
+        0 as the base policy. Candidates are chosen among the moved actions.
         """
         observations = np.asarray(observations, self._dtype)
         # The sum of squares is finite only if all numbers are, and takes less time than `np.isfinite`.
         if self._dtype.kind == "f" and not math.isfinite(np.vdot(observations, observations)):
             _check_finite(observations)
-        ready = self._ready.get((observations.shape, candidates, return_base, noise == 1))
+        ready = self._ready.get((observations.shape, candidates, return_base, noise == 1, strength == 1))
         if ready is None:
-            ready = self._prepare(observations, bool(self._ready), candidates, return_base, noise)
-        scaled = noise_option(ready.act, noise)
-        result = ready.run(ready.leaves, observations, self._place(), **scaled)
+            ready = self._prepare(observations, bool(self._ready), candidates, return_base, noise, strength)
+        factors = dials(ready.act, noise=noise, strength=strength)
+        result = ready.run(ready.leaves, observations, self._place(), **factors)
         self._calls += 1
         if return_base:
             actions, base = result
@@ -200,7 +215,7 @@ class _Compiled(NamedTuple):
 
 
 def _compile(
-    act: Callable[..., Any], state: Any, observations: np.ndarray, place: np.ndarray, scaled: dict[str, Any]
+    act: Callable[..., Any], state: Any, observations: np.ndarray, place: np.ndarray, factors: dict[str, Any]
 ) -> _Compiled:
     """Compile `act` for such arguments, so that a call takes little more time than its computation.
 
@@ -210,22 +225,22 @@ def _compile(
     """
     leaves, structure = jax.tree.flatten(state)
 
-    def whole(leaves, observations, place, **scaled):
+    def whole(leaves, observations, place, **factors):
         key = rng.at(jax.random.wrap_key_data(place[:-1]), place[-1])
-        return act(jax.tree.unflatten(structure, leaves), observations, key, **scaled)
+        return act(jax.tree.unflatten(structure, leaves), observations, key, **factors)
 
-    jaxpr = jax.make_jaxpr(whole)(leaves, observations, place, **scaled).jaxpr
+    jaxpr = jax.make_jaxpr(whole)(leaves, observations, place, **factors).jaxpr
     used = {id(variable) for equation in jaxpr.eqns for variable in equation.invars}
     places = [index for index in range(len(leaves)) if id(jaxpr.invars[index]) in used]
 
-    def part(some, *arguments, **scaled):
+    def part(some, *arguments, **factors):
         merged = list(leaves)
         for index, leaf in zip(places, some, strict=True):
             merged[index] = leaf
-        return whole(merged, *arguments, **scaled)
+        return whole(merged, *arguments, **factors)
 
     compiled = _Compiled(act, jax.jit(part), [leaves[index] for index in places])
-    jax.block_until_ready(compiled.run(compiled.leaves, observations, place, **scaled))
+    jax.block_until_ready(compiled.run(compiled.leaves, observations, place, **factors))
     return compiled
 
 
@@ -343,89 +358,3 @@ def _check_spec(path: Path, spec: Spec) -> None:
             raise refuse(f"action_low {values[0]} is not below action_high {values[1]}")
         if first == "observation_mean" and not np.greater(values[1], 0).all():
             raise refuse(f"observation_std is {values[1]}, expected positive numbers")
-
-
-def select_act(algorithm: algos.Algorithm, candidates: int = 1, return_base: bool = False) -> Callable[..., Any]:
-    """`act(state, observations, key)` with this many candidates, with or without base actions.
-
-    Raises ConfigError if the method has no candidates or no base actions.
-    """
-    if candidates > 1 and algorithm.choose is None:
-        raise ConfigError("the method has one action for an observation: there are no candidates to choose from")
-    if return_base:
-        if algorithm.act_with_base is None:
-            raise ConfigError("the method has no base policy: its action is not a refined one")
-        return partial(algorithm.act_with_base, **({"candidates": candidates} if candidates > 1 else {}))
-    if candidates > 1 and algorithm.choose is not None:
-        return partial(algorithm.choose, candidates=candidates)
-    return algorithm.act
-
-
-def noise_option(act: Callable[..., Any], noise: float) -> dict[str, np.float32]:
-    """The keyword arguments that scale the noise of `act`. None for 1: so every method can act, with the same bits.
-
-    Raises ConfigError if the number is negative or not finite, or if the method cannot scale its noise.
-    """
-    if noise == 1:
-        return {}
-    if not (np.isfinite(noise) and noise >= 0):
-        raise ConfigError(f"noise must be a finite number that is not negative, not {noise}")
-    if not _takes_noise(act):
-        raise ConfigError(
-            f"the method cannot scale its noise, so noise must be 1, not {noise}: its acting functions have no "
-            "keyword `noise`"
-        )
-    return {"noise": np.float32(noise)}
-
-
-@lru_cache(maxsize=32)
-def _takes_noise(act: Callable[..., Any]) -> bool:
-    return "noise" in inspect.signature(act).parameters
-
-
-@lru_cache(maxsize=8)  # one compilation serves all evaluations of a run
-def _lanes(algorithm: algos.Algorithm, candidates: int, base: bool):
-    select = select_act(algorithm, candidates, base)
-
-    @jax.jit
-    def act(state, key, observations, episodes, steps, **scaled):
-        def one(observation, episode, step):
-            return select(state, observation, rng.at(key, episode, step), **scaled)
-
-        actions = jax.vmap(one)(observations, episodes, steps)
-        return actions[1] if base else actions
-
-    return select, act
-
-
-def lane_actor(
-    algorithm: algos.Algorithm,
-    state: Any,
-    key: Any,
-    spec: Spec,
-    *,
-    candidates: int = 1,
-    base: bool = False,
-    noise: float = 1.0,
-):
-    """A policy for one `EnvPool.run`: lane i draws from the key at (its episode, its step).
-
-    So an episode gets the same random numbers whatever runs beside it, and the base policy (`base`) is evaluated with
-    the same random numbers as the refined one. Chunks are played (`fidec.train.chunks`).
-    """
-    select, act = _lanes(algorithm, candidates, base)
-    scaled = noise_option(select, noise)
-
-    def actions(observations: np.ndarray, episodes: np.ndarray, steps: np.ndarray) -> np.ndarray:
-        return np.asarray(act(state, key, observations, episodes, steps, **scaled))
-
-    if spec.chunk == 1:
-        return actions
-    playing: OpenLoop | None = None
-
-    def play(observations: np.ndarray, episodes: np.ndarray, steps: np.ndarray) -> np.ndarray:
-        nonlocal playing
-        playing = playing or OpenLoop(spec, len(steps))
-        return playing(lambda: actions(observations, episodes, steps), observations, episodes, steps)
-
-    return play

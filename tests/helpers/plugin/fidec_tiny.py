@@ -44,9 +44,9 @@ def make(config, spec):
         }
         return {**state, "weight": weight, "count": state["count"] + 1}, metrics
 
-    def act_with_base(state, observations, key, candidates=1, noise=1.0):
+    def act_with_base(state, observations, key, candidates=1, noise=1.0, strength=1.0):
         base = jnp.tanh(observations @ state["weight"])
-        return jnp.clip(base + noise * 0.1 * jax.random.normal(key, base.shape), -1.0, 1.0), base
+        return jnp.clip(base + strength * noise * 0.1 * jax.random.normal(key, base.shape), -1.0, 1.0), base
 
     return with_base(init, update, act_with_base, lambda state: {**state, "count": None})
 

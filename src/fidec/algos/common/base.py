@@ -55,8 +55,10 @@ class Act(Protocol):
     def __call__(self, state: Any, observations: ArrayLike, key: PRNGKey) -> Any:
         """Actions in [-1, 1] for a batch of observations (or for a single one).
 
-        `act`, `choose` and `act_with_base` may take a keyword `noise=1.0`, a number or a traced scalar. It multiplies
-        every random draw, so that 0 gives one action for an observation, whatever the key.
+        `act`, `choose` and `act_with_base` may take two keywords, numbers or traced scalars. `noise=1.0` multiplies
+        every random draw, so that 0 gives one action for an observation, whatever the key. `strength=1.0` is for
+        methods that move a base action a_0 by a displacement delta: the action is a_0 + strength * delta, clipped, so
+        that 0 gives the base action. Candidates are chosen among the moved actions.
         """
         ...
 

@@ -72,15 +72,20 @@ class ConstraintConfig(RefinedConfig):
         return constraint.limit(self.budget), constraint.unit
 
 
-def act_by(critic: Any, behaviour: backbone.FlowPolicy, spec: Spec, move: Callable[..., jax.Array]) -> ActWithBase:
-    """`act_with_base` for flow samples moved by `move(params, observations, base, key)`; the best of several."""
+def act_by(
+    critic: Any, behaviour: backbone.FlowPolicy, spec: Spec, displacement: Callable[..., jax.Array]
+) -> ActWithBase:
+    """`act_with_base` for flow samples moved by `displacement(params, observations, base, key)`; the best of several.
 
-    def act_with_base(state: State, observations, key, candidates: int = 1, noise=1.0):
+    `strength` multiplies the displacement: 0 gives the base actions, 1 the method's own.
+    """
+
+    def act_with_base(state: State, observations, key, candidates: int = 1, noise=1.0, strength=1.0):
         start = noise * backbone.noise_for(key, observations, spec, candidates)
         base = behaviour.sample(state.params["flow"], observations, start)
-        # Without noise, `move` estimates with one key, so that an observation has one action.
+        # Without noise, `displacement` estimates with one key, so that an observation has one action.
         key = jnp.where(jnp.equal(noise, 0.0), jax.random.key(0), key)
-        actions = jnp.clip(move(state.params, observations, base, key), -1.0, 1.0)
+        actions = jnp.clip(base + strength * displacement(state.params, observations, base, key), -1.0, 1.0)
         if candidates == 1:
             return actions[0], base[0]
         q = critic.apply(state.params["critic"], observations, actions).mean(axis=0)
