@@ -108,9 +108,13 @@ def play(
     *,
     batch: int = 1,
     safe: int = 1,
+    pairs: int = 0,
     choose: Callable[[Scores], int] = next_arm,
 ) -> Course:
     """Pull arms until `pulls` pulls were made, `batch` at a time.
+
+    The best of the `safe` arms gets at least `pairs` pulls, the last ones if need be. A bandit hardly pulls an arm
+    that is much worse than others, and without pulls there is no interval of the difference to it.
 
     `pull(arm, first)` makes the pulls first, ..., first + batch - 1 of an arm, and returns the scores of all arms so
     far. They are asked for again each time, because what counts as a score may become known on the way.
@@ -118,7 +122,9 @@ def play(
     scores: Scores = [()] * arms
     history: list[Moment] = []
     for made in range(batch, pulls + 1, batch):
-        arm = choose(scores)
+        missing = _missing(scores, safe, pairs)
+        turns = (pulls - made) // batch + 1  # with this one
+        arm = missing[0] if missing and turns * batch < missing[1] + batch else choose(scores)
         scores = pull(arm, len(scores[arm]))
         best = recommend(scores, safe)
         good = [score for score in scores[best] if not np.isnan(score)]
@@ -126,3 +132,11 @@ def play(
     if not history:
         raise ValueError(f"{pulls} pulls, {batch} at a time: there is none")
     return Course(scores, history[-1].arm, history)
+
+
+def _missing(scores: Scores, safe: int, pairs: int) -> tuple[int, int] | None:
+    """The best safe arm and the pulls that it lacks; None if it lacks none, or if an arm has no pull yet."""
+    if not safe or not all(scores):
+        return None
+    best = int(np.argmax(moments(scaled(scores)).means[:safe]))
+    return (best, pairs - len(scores[best])) if len(scores[best]) < pairs else None

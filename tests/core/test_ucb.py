@@ -56,7 +56,7 @@ def test_arms_that_are_the_same_in_every_pull_give_the_first():
 
     def pull(arm, first):
         counts[arm] = first + 1
-        return [path[:count] for count in counts]
+        return [path[:count].tolist() for count in counts]
 
     course = bandit.play(pull, 4, 30)  # 30 pulls are not equal shares: the means differ
     assert len({len(own) for own in course.scores}) > 1
@@ -89,3 +89,14 @@ def test_the_course_is_the_same_again_and_counts_batches():
     assert once.history[-1].arm == once.arm
     assert once.history[-1].mean == pytest.approx(np.mean(once.scores[once.arm]))
     assert all(len(own) % 2 == 0 for own in once.scores)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_the_best_safe_arm_gets_its_pairs_at_the_end(batch):
+    means = [-9.0, -8.0, 0.0, 0.1]
+    starved, paired = (simulate(means, 40, 0, noise=0.1, safe=2, pairs=pairs, batch=batch) for pairs in (0, 6))
+    assert [len(own) for own in starved.scores[:2]] == [batch, batch]
+    assert [len(own) for own in paired.scores[:2]] == [batch, 6]
+    assert sum(map(len, paired.scores)) == 40
+    few = simulate(means, 4, 0, noise=0.1, safe=2, pairs=6)  # an arm without a pull comes first
+    assert [len(own) for own in few.scores] == [1, 1, 1, 1]
