@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from fidec.cli.output import import_from_here, interval, parse, print_json, print_table
 from fidec.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fidec.train.assess import Assessment
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,15 @@ class EvalArgs:
     """Evaluate in the environment of this task; by default in the run's environment."""
     env: str | None = None
     """Evaluate in this Gymnasium environment, such as Pendulum-v1 or my_package:MyEnv-v0."""
+    ladder: bool = False
+    """Play several factors of noise and displacement on the same episodes, and compare each with strength 0 of the
+    same noise. A method without a displacement has noise alone, compared with noise 1."""
+    noises: tuple[float, ...] | None = None
+    """Factors of noise in a ladder; by default 0, 0.5 and 1."""
+    strengths: tuple[float, ...] | None = None
+    """Factors of the displacement in a ladder; by default 0.3 and 1. 0 is always played."""
+    figure: Path | None = None
+    """PNG of a ladder; by default DIR/ladder.png."""
     video: Path | None = None
     """Also write an mp4 of the first three episodes."""
     json: bool = False
@@ -61,6 +73,7 @@ def main(argv: list[str]) -> int:
         raise ConfigError("--episodes, --candidates and --replan must be at least 1, --envs not negative")
     if args.seed is not None and not 0 <= args.seed < 2**32:
         raise ConfigError(f"--seed must lie in [0, 2^32), not {args.seed}")
+    check_ladder(args)
     if args.video is not None:
         check_video(args.video)
     import_from_here()
@@ -75,6 +88,8 @@ def main(argv: list[str]) -> int:
         strength=args.strength,
         replan=args.replan,
     )
+    if args.ladder:
+        return play_ladder(args, assessment)
     result = assessment.evaluate(args.episodes, base=args.base)
     if not args.json:
         print_comparison(result)
@@ -90,12 +105,90 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+def check_ladder(args: EvalArgs) -> None:
+    """Raise for options that only a ladder has, or that a ladder does not have."""
+    own = {"--noises": args.noises, "--strengths": args.strengths, "--figure": args.figure}
+    for option, value in own.items():
+        if value is not None and not args.ladder:
+            raise ConfigError(f"{option} is for a ladder: add --ladder, or leave it out")
+        if value == ():
+            raise ConfigError(f"{option} needs at least one number")
+    others = {
+        "--base": (args.base, "strength 0 is the base policy"),
+        "--noise": (args.noise != 1, "give --noises"),
+        "--strength": (args.strength != 1, "give --strengths"),
+        "--video": (args.video is not None, "record one cell with --noise and --strength"),
+    }
+    for option, (given, advice) in others.items():
+        if given and args.ladder:
+            raise ConfigError(f"{option} cannot be given with --ladder: {advice}")
+
+
+def play_ladder(args: EvalArgs, assessment: Assessment) -> int:
+    from fidec.console import Progress
+    from fidec.report.ladder import draw_ladder
+    from fidec.store import files
+    from fidec.store.rundir import check_links
+    from fidec.train.ladder import cells_of, ladder
+
+    cells = cells_of(assessment, args.noises, args.strengths)
+    path = args.figure or args.directory / "ladder.png"
+    if args.figure is None:
+        check_links(args.directory)
+    with files.writing(path, "the figure"):  # before the episodes, so that a bad path fails at once
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with Progress(len(cells) * args.episodes, unit="episode") as progress:
+        result = ladder(assessment, args.episodes, cells, lambda _: progress.advance())
+    result["figure"] = str(draw_ladder(result, path))
+    if args.json:
+        print_json(result)
+    else:
+        print_ladder(result)
+        print(f"figure: {path}")
+    return 0
+
+
+def print_ladder(result: dict[str, Any]) -> None:
+    """A row for each cell, with intervals and the paired difference."""
+    print_facts(result, "" if result["candidates"] == 1 else f", {result['candidates']} candidates")
+    columns = [
+        "noise",
+        "strength",
+        "success",
+        "return",
+        "episodes",
+        "failed",
+        f"{result['of']} against {result['against']}",
+    ]
+    rows = []
+    for cell in result["cells"]:
+        s, gain = cell["summary"], cell["gain"]
+        difference = "-" if gain is None else (signed(gain) or "-")
+        rows.append([f"{cell['noise']:g}", f"{cell['strength']:g}", interval(s, "success"), interval(s, "return")])
+        rows[-1] += [s["n"], s["n_failed"], difference]
+        if "note" in result:
+            rows[-1].append("-" if s["score"] is None else f"{s['score']:.1f}")
+    print_table([*columns, "normalised score"] if "note" in result else columns, rows)
+    print("differences are paired: the same episodes with the same random numbers")
+
+
+def print_facts(result: dict[str, Any], more: str) -> None:
+    print(f"{result['environment']}, step {result['step']}, seed {result['seed']}{more}")
+    if "note" in result:
+        print(result["note"])
+
+
+def signed(gain: dict[str, Any]) -> str:
+    """A paired difference with its interval; empty if there is no pair."""
+    if gain["mean"] is None:
+        return ""
+    return f"{gain['mean']:+.2f}" + ("" if gain["low"] is None else f" [{gain['low']:+.2f}, {gain['high']:+.2f}]")
+
+
 def print_comparison(result: dict[str, Any]) -> None:
     """A short table with intervals."""
     factors = [f", {name} {result[name]:g}" for name in ("noise", "strength") if result.get(name, 1) != 1]
-    print(f"{result['environment']}, step {result['step']}, seed {result['seed']}{''.join(factors)}")
-    if "note" in result:
-        print(result["note"])
+    print_facts(result, "".join(factors))
     rows = []
     for kind in ("base", "refined", "policy"):
         if kind not in result:
@@ -108,8 +201,5 @@ def print_comparison(result: dict[str, Any]) -> None:
             rows[-1].append("-" if s["score"] is None else f"{s['score']:.1f}")
     columns = ("policy", "success", "return", "length", "episodes", "failed")
     print_table((*columns, "normalised score") if "note" in result else columns, rows)
-    if "gain" in result:
-        gain = result["gain"]
-        if gain["mean"] is not None:
-            bounds = "" if gain["low"] is None else f" [{gain['low']:+.2f}, {gain['high']:+.2f}]"
-            print(f"gain in {gain['of']}, paired: {gain['mean']:+.2f}{bounds}")
+    if "gain" in result and (text := signed(result["gain"])):
+        print(f"gain in {result['gain']['of']}, paired: {text}")

@@ -104,6 +104,23 @@ class Assessment:
         """The name of the policy in results: "refined", or "policy" if the method refines no base policy."""
         return "policy" if self.policy.algorithm.act_with_base is None else "refined"
 
+    def facts(self) -> dict[str, Any]:
+        """What is evaluated where: the first entries of a result."""
+        facts: dict[str, Any] = {
+            "directory": str(self.directory),
+            "environment": self.env.name,
+            "step": self.step,
+            "seed": self.seed,
+        }
+        if self.spec.chunk > 1:
+            facts |= {"chunk": self.spec.chunk, "replan": self.spec.replan}
+        return facts | ({"note": self.env.note} if self.env.note else {})
+
+    def evaluator(self, episodes: int) -> Evaluator:
+        """The environments, for this many episodes of each evaluation."""
+        settings = {"envs": self.envs, "episodes": episodes, "fresh": self.fresh, "timeout": self.timeout}
+        return Evaluator(self.env, self.spec, **settings)
+
     def evaluate(self, episodes: int, *, base: bool = False) -> dict[str, Any]:
         """Summaries and episode rows. With `base` also those of the behaviour flow, and the paired gain."""
         if base and self.kind != "refined":
@@ -111,27 +128,9 @@ class Assessment:
                 f"{self.policy.algo} has no base policy to compare with: its actions are not refined ones. "
                 "Evaluate it without --base"
             )
-        result: dict[str, Any] = {
-            "directory": str(self.directory),
-            "environment": self.env.name,
-            "step": self.step,
-            "seed": self.seed,
-            "noise": self.noise,
-            "strength": self.strength,
-        }
-        if self.spec.chunk > 1:
-            result |= {"chunk": self.spec.chunk, "replan": self.spec.replan}
-        if self.env.note:
-            result["note"] = self.env.note
+        result = self.facts() | {"noise": self.noise, "strength": self.strength}
         rows = {}
-        with Evaluator(
-            self.env,
-            self.spec,
-            envs=self.envs,
-            episodes=episodes,
-            fresh=self.fresh,
-            timeout=self.timeout,
-        ) as evaluator:
+        with self.evaluator(episodes) as evaluator:
             for kind in ("base", self.kind) if base else (self.kind,):
                 # The base policy is a single draw: picking among several by value would not be the behaviour.
                 result[kind], rows[kind], _ = evaluator(
