@@ -10,6 +10,7 @@ import signal
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -152,3 +153,22 @@ def cli(capsys, monkeypatch, tmp_path):
         return code, out, err
 
     return call
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Run the jobs of a sweep in this process: their arguments are noted, and `fail` makes the next one fail."""
+    from fidec.bench import schedule
+    from fidec.cli import main
+
+    notes = SimpleNamespace(started=[], fail=False)
+
+    def launch(*words, **_):
+        notes.started.append(words[2:])
+        code = 1 if notes.fail else main([*words[2:]])
+        notes.fail = False
+        return SimpleNamespace(poll=lambda: code, returncode=code)
+
+    monkeypatch.setattr(schedule, "launch", launch)
+    monkeypatch.setattr(schedule, "PAUSE", 0.0)
+    return notes

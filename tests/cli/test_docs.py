@@ -25,7 +25,10 @@ from fidec.algos.common import backbone
 from fidec.algos.common import base as register
 from fidec.cli.audit import AuditArgs
 from fidec.cli.evaluate import EvalArgs
-from fidec.cli.output import parse
+from fidec.cli.output import parse, split_args
+from fidec.cli.select import SelectArgs
+from fidec.cli.train import read_args
+from fidec.cli.tune import TuneArgs
 from fidec.envs.evaluate import summarise
 from fidec.envs.factory import EnvFactory
 from fidec.envs.pool import Episode
@@ -131,11 +134,13 @@ def run_commands(block: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_commands_of_the_guide_are_understood(monkeypatch: pytest.MonkeyPatch):
     """What runs in the slow tier is parsed here."""
     monkeypatch.setattr("fidec.cli.train._train", lambda *_, **__: 0)
-    arguments = {"audit": AuditArgs, "eval": EvalArgs}
+    arguments = {"audit": AuditArgs, "eval": EvalArgs, "select": SelectArgs}
     text = text_of("your-own-task.md").replace("\\\n", " ")
     commands = [shlex.split(line)[2:] for line in text.splitlines() if line.startswith("$ fidec ")]
-    assert {command for command, *_ in commands} == {"data", "train", *arguments}
+    assert {command for command, *_ in commands} == {"data", "train", "tune", *arguments}
     for command, *words in commands:
+        if command == "tune":
+            read_args(split_args(TuneArgs, words, "fidec")[1], "fidec")
         if command == "train":
             assert cli.main([command, *words]) == 0
         elif command in arguments:

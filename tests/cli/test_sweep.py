@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from types import SimpleNamespace
+from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 
 from fidec.bench import schedule
-from fidec.bench.sweep import combine, parse_vary
-from fidec.cli import main
+from fidec.bench.sweep import combine, parse_vary, sweep_jobs
 from fidec.errors import ConfigError, RunError
 from fidec.store.checkpoint import Checkpoints
+from fidec.train.config import RunConfig
 from helpers.runs import check_error, fingerprint
 
 TINY = ("--algos", "tiny", "--batch-size", 8, "--log-interval", 10, "--eval-interval", 10, "--eval-episodes", 2)
@@ -19,8 +20,8 @@ TINY += ("--eval_envs=1",)
 # The process dies before the second checkpoint of one of its runs.
 KILLED = """
 import os, signal, sys
-from fidec.cli import main
 from fidec.store.checkpoint import Checkpoints
+from fidec.train.config import RunConfig
 save = Checkpoints.save
 def save_or_die(self, step, *others):
     if step == 20 and "seed001" in str(self.directory):
@@ -29,22 +30,6 @@ def save_or_die(self, step, *others):
 Checkpoints.save = save_or_die
 main(sys.argv[1:])
 """
-
-
-@pytest.fixture
-def here(monkeypatch):
-    """Run the jobs in this process: their arguments are noted, and `fail` makes the next one fail."""
-    notes = SimpleNamespace(started=[], fail=False)
-
-    def launch(*words, **_):
-        notes.started.append(words[2:])
-        code = 1 if notes.fail else main([*words[2:]])
-        notes.fail = False
-        return SimpleNamespace(poll=lambda: code, returncode=code)
-
-    monkeypatch.setattr(schedule, "launch", launch)
-    monkeypatch.setattr(schedule, "PAUSE", 0.0)
-    return notes
 
 
 def test_combinations():
@@ -202,3 +187,14 @@ def test_one_seed_that_fails_does_not_fail_the_others(cli, given, here, tmp_path
     monkeypatch.setattr(Checkpoints, "save", save)
     assert cli(*sweep)[0] == 0
     assert here.started[1:] == [("train", "--resume", str(tmp_path / "out" / "tiny-recommended" / "seed001"))]
+
+
+def test_a_run_that_ended_early_by_its_held_out_loss_is_the_one_that_was_asked_for(npz, tmp_path):
+    for share, word in ((0.1, None), (0.0, "steps 50, not 100")):
+        config = RunConfig(data=f"npz:{npz}", algo="flow_bc", steps=100, validation=share)
+        (job,) = sweep_jobs(lambda words, config=config: config, combine([], [], []), [0], tmp_path)
+        job.check_config(job.config, False)
+        with nullcontext() if word is None else pytest.raises(ConfigError, match=word):
+            job.check_config(replace(job.config, steps=50), False)
+        with pytest.raises(ConfigError, match="steps 200, not 100"):
+            job.check_config(replace(job.config, steps=200), False)

@@ -43,6 +43,7 @@ def test_episodes_do_not_depend_on_the_number_of_environments(pool):
     with EnvPool(Counter, 1) as single:
         assert content(single.run(act, 7, seed=5)) == content(three)
     assert content(pool.run(act, 7, seed=6)) != content(three)
+    assert content(pool.run(act, 4, seed=5, first=3)) == content(three)[3:]
     assert [e.index for e in three] == list(range(7))
     assert [e.seed for e in three] == [episode_seed(5, k) for k in range(7)]
     assert [e.length for e in three] == [length(e.seed) for e in three]

@@ -69,7 +69,9 @@ class SweepJob(RunJob):
         decided_later = [
             name for name in ("rendering", "normalize_observations") if getattr(self.config, name) is None
         ]
-        left_out = {*decided_later, *(["data"] if any_data else [])}
+        # A run that holds out episodes may end early. Its configuration then has the steps that it made.
+        shorter = ["steps"] if self.config.held_out and found.steps < self.config.steps else []
+        left_out = {*decided_later, *shorter, *(["data"] if any_data else [])}
         other = [name for name in wanted if name not in left_out and present.get(name) != wanted[name]]
         if other:
             what = "; ".join(f"{name} {present.get(name)}, not {wanted[name]}" for name in other)
@@ -145,7 +147,7 @@ def sweep_jobs(
             variant = Variant(config.algo, config.preset, suffix=each.suffix)
             for seed in seeds:
                 place = out / variant.name / seed_name(seed)
-                job = SweepJob(replace(config, seed=seed, out=place), each.words, variant, _plan(config), place)
+                job = make_job(replace(config, seed=seed), each.words, variant, place)
                 if place in jobs:
                     raise ConfigError(f"{place} would hold two runs: each method, value and seed can be given once")
                 jobs[place] = job
@@ -153,6 +155,11 @@ def sweep_jobs(
             if reason := missing(job):
                 raise DataError(reason)
     return list(jobs.values())
+
+
+def make_job(config: RunConfig, words: Sequence[str], variant: Variant, place: Path) -> SweepJob:
+    """The job of a resolved configuration in the directory `place`."""
+    return SweepJob(replace(config, out=place), tuple(words), variant, _plan(config), place)
 
 
 def _plan(config: RunConfig) -> Plan:

@@ -23,6 +23,8 @@ COMMANDS = {
     ),
     "train": ("fidec.cli.train", "train a method on a data set, or resume a run"),
     "eval": ("fidec.cli.evaluate", "evaluate a run's policy, and its base policy if asked"),
+    "select": ("fidec.cli.select", "choose among policies with a few real episodes"),
+    "tune": ("fidec.cli.tune", "train several budgets on one behaviour flow, and choose among them"),
     "audit": ("fidec.cli.audit", "measure how far a refined policy has moved from its behaviour flow"),
     "sweep": ("fidec.cli.sweep", "train several seeds, methods and values of options, and compare them"),
     "compare": ("fidec.cli.compare", "compare finished runs: scores, differences, learning curves"),

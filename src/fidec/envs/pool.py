@@ -93,12 +93,13 @@ class EnvPool(EnvProcesses):
         episodes: int,
         seed: int,
         *,
+        first: int = 0,
         fresh: int | None = None,
         progress: Callable[[Episode], None] | None = None,
     ) -> list[Episode]:
-        """Run `episodes` episodes and return them in order, failed ones included.
+        """Run `episodes` episodes, from number `first` on, and return them in order, failed ones included.
 
-        Lane i runs the episodes i, i + n, i + 2n, ...: a fixed quota. The first episodes to finish would
+        Lane i runs the episodes first + i, first + i + n, ...: a fixed quota. The first episodes to finish would
         over-represent short ones, which in many tasks are the successes (or the falls). Episode k is reset with
         `episode_seed(seed, k, fresh)`, so it does not depend on n, up to the rounding of a policy that is computed
         for n observations at once.
@@ -116,21 +117,21 @@ class EnvPool(EnvProcesses):
 
         If another thread calls `close`, this raises an EnvError, after the call of `act` that is under way.
         """
-        if episodes < 0 or seed < 0:
-            raise ConfigError(f"episodes = {episodes} and seed = {seed} must not be negative")
+        if min(episodes, seed, first) < 0:
+            raise ConfigError(f"episodes = {episodes}, seed = {seed} and first = {first} must not be negative")
         finished: dict[int, Episode] = {}
         with self._in_use:
             self._check_open()
-            for episode in self._run(act, episodes, seed, fresh):
+            for episode in self._run(act, range(first, first + episodes), seed, fresh):
                 finished[episode.index] = episode
                 if progress is not None:
                     progress(episode)
-        return [finished[index] for index in range(episodes)]
+        return [finished[index] for index in sorted(finished)]
 
-    def _run(self, act: Act, episodes: int, seed: int, fresh: int | None) -> Iterator[Episode]:
+    def _run(self, act: Act, episodes: range, seed: int, fresh: int | None) -> Iterator[Episode]:
         """The episodes in the order in which they end."""
         n, policy = self.num_envs, _Policy(act)
-        queues = [deque(range(lane, episodes, n)) for lane in range(n)]
+        queues = [deque(episodes[lane::n]) for lane in range(n)]
         observations = np.zeros((n, *self.observation_shape), self.observation_dtype)
         ids, steps, returns = np.arange(n), np.zeros(n, np.int64), np.zeros(n)
         free, ready = list(range(n)), list[int]()  # lanes without an episode; lanes that wait for an action

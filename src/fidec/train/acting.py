@@ -62,7 +62,7 @@ def has_dial(act: Callable[..., Any], name: str) -> bool:
     return name in inspect.signature(act).parameters
 
 
-@lru_cache(maxsize=8)  # one compilation serves all evaluations of a run
+@lru_cache(maxsize=32)  # one compilation serves all evaluations of a run, and a choice among several runs
 def _lanes(algorithm: algos.Algorithm, candidates: int, base: bool):
     select = select_act(algorithm, candidates, base)
 

@@ -86,11 +86,13 @@ class Evaluator:
         base: bool = False,
         noise: float = 1.0,
         strength: float = 1.0,
+        first: int = 0,
         on_step: Callable[[], None] = lambda: None,
         on_episode: Callable[[Episode], None] | None = None,
     ) -> Evaluation:
         """Evaluate. The step enters the policy's random numbers, and the environments' seeds if `fresh`.
 
+        `first` is the number of the first episode: episodes 0 to 9 are those of two evaluations of five, at 0 and 5.
         `on_step` is called before every step of the environments. It may raise to stop the evaluation. `on_episode`
         is called with each episode when it ends.
         """
@@ -108,7 +110,7 @@ class Evaluator:
             return actor(observations, episodes, steps)
 
         fresh = step if self.fresh else None
-        episodes = pool.run(act, self.episodes, seed, fresh=fresh, progress=on_episode)
+        episodes = pool.run(act, self.episodes, seed, first=first, fresh=fresh, progress=on_episode)
         summary = summarise(episodes)
         summary["score"] = self.env.score(summary)
         return Evaluation(summary, episodes, time.perf_counter() - before)

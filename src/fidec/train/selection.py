@@ -1,0 +1,206 @@
+"""Choose a policy with a few real episodes: a bandit over candidates, and what it found.
+
+The k-th episode of every candidate starts from the same seed and draws the same random numbers, so that differences
+are paired.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from fidec import bandit
+from fidec.envs.evaluate import summarise
+from fidec.envs.factory import EnvFactory
+from fidec.envs.pool import Episode
+from fidec.errors import ConfigError, EnvError
+from fidec.stats import bootstrap_mean, paired_difference, wilson
+from fidec.store import files
+from fidec.train.assess import Assessment
+from fidec.train.candidates import Candidate
+from fidec.train.evaluate import Evaluator
+from fidec.types import Spec
+
+# With fewer pairs not even a sign test can be significant at 5 %: all of five pairs have one sign by chance with
+# probability 1/16.
+PAIRS = 6
+
+
+def check_episodes(arms: int, episodes: int, envs: int = 1) -> str | None:
+    """Raise if the candidates do not get an episode each; a sentence if they get fewer than two."""
+    rounds = episodes // envs
+    advice = "give more --episodes, or fewer runs, --noises or --strengths"
+    many = f"{arms} candidates" + (f", played in {envs} environment processes," if envs > 1 else "")
+    if rounds < arms:
+        raise ConfigError(f"{many} need at least {arms * envs} episodes, but --episodes is {episodes}: {advice}")
+    if rounds < 2 * arms:
+        return f"{many} share {episodes} episodes: less than two turns each. For a better choice {advice}."
+    return None
+
+
+def check_sources(sources: Sequence[Assessment]) -> None:
+    """Raise unless all policies are for one environment."""
+    first = sources[0]
+    for source in sources:
+        if source.env.name != first.env.name:
+            raise ConfigError(
+                f"{first.directory} is for {first.env.name}, {source.directory} for {source.env.name}: candidates "
+                "share an environment. Name it with --task or --env if it is the same"
+            )
+
+
+def choose(
+    arms: Sequence[Candidate],
+    episodes: int,
+    *,
+    seed: int = 0,
+    envs: int = 1,
+    report: Callable[[int], None] = lambda spent: None,
+) -> dict[str, Any]:
+    """Play episodes of the candidates and recommend one. The result is what `fidec select --json` prints.
+
+    A pull is one episode in each of `envs` environment processes. `report` is called with the episodes spent so far.
+    """
+    env = arms[0].source.env
+    played: list[list[Episode]] = [[] for _ in arms]
+    with ExitStack() as stack:
+        evaluators: dict[Spec, Evaluator] = {}
+        for spec in dict.fromkeys(arm.source.spec for arm in arms):
+            made = Evaluator(env, spec, envs=envs, episodes=envs, timeout=arms[0].source.timeout)
+            evaluators[spec] = stack.enter_context(made)
+
+        def pull(number: int, first: int) -> bandit.Scores:
+            arm = arms[number]
+            policy, evaluator = arm.source.policy, evaluators[arm.source.spec]
+            # Step 0 for all, so that policies of different steps draw the same random numbers.
+            played[number] += evaluator(policy.algorithm, policy.state, 0, seed, first=first, **arm.how).episodes
+            report(sum(map(len, played)))
+            return scores_of(env, played)[1]
+
+        clones = sum(arm.clone for arm in arms)  # they are the first ones
+        pairs = min(PAIRS, episodes // 4)
+        course = bandit.play(pull, len(arms), episodes, batch=envs, safe=clones, pairs=pairs)
+    if not any(episode.status == "ok" for rows in played for episode in rows):
+        raise EnvError(f"all {episodes} episodes failed. The first: {played[0][0].detail}")
+    result = describe(arms, scores_of(env, played)[0], course)
+    note = {"note": env.note} if env.note else {}
+    return files.to_builtin({"environment": env.name, **note, "seed": seed, "envs": envs, **result})
+
+
+def scores_of(env: EnvFactory, played: Sequence[Sequence[Episode]]) -> tuple[str, list[list[float]]]:
+    """What is compared, and its value in each episode: the success, the return, or another score of the environment.
+
+    An environment may report success only when it succeeds, so it is known only from all episodes together. NaN for
+    an episode that failed.
+    """
+    reports = any(episode.success is not None for rows in played for episode in rows)
+    values = [[_values(env, episode, reports) for episode in rows] for rows in played]
+    success, returned, score = np.array([each for rows in values for each in rows]).reshape(-1, 3).T
+    same = [np.array_equal(100.0 * success, score, equal_nan=True), np.array_equal(returned, score, equal_nan=True)]
+    column = same.index(True) if True in same else 2
+    return ("success", "return", "score")[column], [[each[column] for each in rows] for rows in values]
+
+
+def _values(env: EnvFactory, episode: Episode, reports: bool) -> tuple[float, float, float]:
+    """Success, return and score of an episode; NaN for what is not known."""
+    if episode.status != "ok":
+        return math.nan, math.nan, math.nan
+    success = (episode.success or 0.0) if reports else None
+    one = {"n": 1, "success": success, "return": episode.return_, "length": episode.length}
+    score = env.score(summarise([]) | one)  # with all keys of a summary
+    return math.nan if success is None else success, episode.return_, math.nan if score is None else score
+
+
+def describe(arms: Sequence[Candidate], of: str, course: bandit.Course) -> dict[str, Any]:
+    """The result of a bandit: candidates with intervals and differences to the clone, recommendation, history.
+
+    The clone that the others are compared with is the recommended one, or else the one that would be if there were
+    only clones.
+    """
+    scores, clones = course.scores, [number for number, arm in enumerate(arms) if arm.clone]
+    baseline = None
+    if clones:
+        best = clones[bandit.recommend([scores[number] for number in clones], safe=0)]
+        baseline = course.arm if arms[course.arm].clone else best
+    rows = []
+    for number, (arm, own) in enumerate(zip(arms, scores, strict=True)):
+        row: dict[str, Any] = {
+            "run": str(arm.source.directory),
+            "method": arm.source.policy.algo,
+            "step": arm.source.step,
+            "noise": arm.noise,
+            "strength": arm.strength,
+            "clone": arm.clone,
+            **_mean(of, own),
+            "difference": None,
+            "scores": list(own),
+        }
+        if baseline is not None and number != baseline:
+            pairs = min(len(own), len(scores[baseline]))
+            row["difference"] = paired_difference(scores[baseline][:pairs], own[:pairs])._asdict()
+        rows.append(files.to_builtin(row))
+    result = {
+        "of": of,
+        "episodes": sum(map(len, scores)),
+        "arms": rows,
+        "baseline": baseline,
+        "recommended": course.arm,
+        "history": [{"episodes": each.pulls, "arm": each.arm, "mean": each.mean} for each in course.history],
+    }
+    return result | {"sentences": sentences(arms, result)}
+
+
+def _mean(of: str, scores: Sequence[float]) -> dict[str, Any]:
+    """Episodes, mean and 95 % interval, of the episodes that did not fail."""
+    good = [score for score in scores if not np.isnan(score)]
+    if of == "success" and good:
+        low, high = wilson(sum(score >= 0.5 for score in good), len(good))
+    else:
+        low, high = bootstrap_mean(good)
+    mean = float(np.mean(good)) if good else float("nan")
+    return {"episodes": len(scores), "failed": len(scores) - len(good), "mean": mean, "low": low, "high": high}
+
+
+def sentences(arms: Sequence[Candidate], result: dict[str, Any]) -> list[str]:
+    """What to do, how sure that is, and how to confirm it."""
+    rows, chosen, baseline = result["arms"], result["recommended"], result["baseline"]
+    row, of = rows[chosen], result["of"]
+    what = f"play {arms[chosen].name}: {of} {number(row)} in {count(row['episodes'], 'episode')}"
+    if baseline is None:
+        said = [f"{what}. There is no clone among the candidates: add a run of flow_bc or bc to compare with one."]
+    elif arms[chosen].clone:
+        others = len(rows) > sum(arm.clone for arm in arms)
+        said = [f"{what}. It is a clone: {'no other candidate has shown to be better' if others else 'all are'}."]
+    else:
+        other, difference = rows[baseline], row["difference"]
+        said = [
+            f"{what}; the clone ({arms[baseline].name}) had {number(other)} in "
+            f"{count(other['episodes'], 'episode')}; paired difference {number(difference, '+')} over "
+            f"{count(difference['n'], 'pair')}."
+        ]
+        if difference["n"] < PAIRS:
+            said.append(f"{count(difference['n'], 'pair')}: too few to tell it from the clone. Play more --episodes.")
+        elif difference["low"] <= 0 <= difference["high"]:
+            said.append("The interval contains 0: it is not distinguishable from the clone.")
+    directory = arms[chosen].source.directory
+    said.append(
+        "The best of several looks better than it is. New episodes show its score: "
+        f"fidec eval {directory}{arms[chosen].options} --seed SEED, with another seed."
+    )
+    return said
+
+
+def number(row: dict[str, Any], sign: str = "") -> str:
+    """A mean with its interval, which a single episode does not have."""
+    mean, low, high = (row[name] for name in ("mean", "low", "high"))
+    if mean is None:
+        return "-"
+    return f"{mean:{sign}.2f}" + ("" if low is None else f" [{low:{sign}.2f}, {high:{sign}.2f}]")
+
+
+def count(value: int, unit: str) -> str:
+    return f"{value} {unit}" if value == 1 else f"{value} {unit}s"
