@@ -65,7 +65,17 @@ def images(name: str, rows: int, folder: Path) -> dict[str, np.ndarray]:
         return dict(arrays)
 
 
-def check(arrays: dict[str, np.ndarray], rows: int) -> None:
+# The most that fast rendering may differ: the mean over all numbers, and the share of pixels with more than 8.
+# The buttons and drawers of the other scenes have thin edges, which merged vertices move.
+CLOSE, COARSE = (0.5, 0.02), (4.0, 0.12)
+SCENES = {"cube-single": CLOSE, "cube-double": CLOSE, "scene": COARSE, "puzzle-3x3": COARSE, "puzzle-4x4": COARSE}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCENES)
+def test_frames_are_ogbenchs_and_physics_are_the_states(name, tmp_path):
+    rows, (mean, share) = 6, SCENES[name]
+    arrays = images(name, rows, tmp_path)
     frames = arrays["exact/observations"]
     assert (frames.shape, frames.dtype) == ((rows, 64, 64, 3), np.uint8)
     assert (np.diff(frames.astype(int), axis=0) != 0).any(axis=(1, 2, 3)).all()  # the arm moves in every row
@@ -73,16 +83,5 @@ def check(arrays: dict[str, np.ndarray], rows: int) -> None:
     for key in ("actions", "terminals", "qpos", "qvel"):
         assert arrays[f"exact/{key}"].tobytes() == arrays[f"state/{key}"].tobytes(), key
     difference = np.abs(frames.astype(int) - arrays["fast/observations"])
-    assert 0 < difference.mean() < 1.5
-    assert (difference.max(axis=-1) > 8).mean() < 0.06
-
-
-@pytest.mark.slow
-def test_frames_are_ogbenchs_and_physics_are_the_states(tmp_path):
-    check(images("cube-single", 4, tmp_path), 4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["cube-double", "scene", "puzzle-3x3", "puzzle-4x4"])
-def test_frames_of_all_scenes(name, tmp_path):
-    check(images(name, 40, tmp_path), 40)
+    assert 0 < difference.mean() < mean
+    assert (difference.max(axis=-1) > 8).mean() < share
