@@ -40,7 +40,7 @@ SETTINGS = {
     "eval_envs": 1,
     "quiet": True,
 }
-SMALL: dict[str, Any] = {"hidden": (8, 8)}
+SMALL: dict[str, Any] = {"hidden": (8,)}
 KINDS = {
     "rebrac": ("rebrac", {"steps": 0}),  # uses next actions
     "three environments": ("tiny", {"online": OnlineConfig(envs=3)}),
