@@ -23,10 +23,14 @@ from helpers.runs import Processes, random_columns  # noqa: E402
 
 PLUGIN = Path(__file__).parent / "helpers" / "plugin"
 # Compilation is most of the suite's time. Without LLVM's optimisation and with XLA's older emitters it takes a sixth
-# of the time, and the compiled code is a few times slower.
+# of the time, and the compiled code is a few times slower. A program that is not split into parts for several threads
+# takes a fifth less, and the other cores have tests of their own.
 QUICK = ["--xla_backend_optimization_level=0"]
 if version("jaxlib").startswith("0.10."):  # XLA stops at a flag that it does not know, so not in versions untried
-    QUICK.append("--xla_cpu_use_fusion_emitters=false")
+    QUICK += ["--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1"]
+# Under pytest-xdist, which hands out files in their order: those that take long come first, so that no worker is left
+# with one of them at the end.
+LONG = ("train", "algos", "cli", "ops", "envs", "examples", "geometry", "data")
 
 
 def pytest_configure(config):
@@ -37,6 +41,13 @@ def pytest_configure(config):
     os.environ["FIDEC_COMPILE_CACHE"] = "off"
     if config.getoption("markexpr") == "not slow":
         os.environ.setdefault("XLA_FLAGS", " ".join(QUICK))
+    gc.set_threshold(50_000)  # tracing makes many small objects that live on: with the usual 700, 5 % of the time
+
+
+def pytest_collection_modifyitems(config, items):
+    if hasattr(config, "workerinput"):
+        place = {name: number for number, name in enumerate(LONG)}
+        items.sort(key=lambda item: place.get(item.path.relative_to(Path(__file__).parent).parts[0], len(LONG)))
 
 
 def resident_gigabytes() -> float:

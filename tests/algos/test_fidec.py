@@ -315,8 +315,9 @@ def test_in_one_dimension_the_penalty_is_the_squared_displacement():
     """Every quadratic constraint that is scaled by its trace is then the isotropic one."""
     made = algos.make("fidec", Spec((4,), 1), **SMALL)
     state = fast_jit(made.init)(jax.random.key(0))
-    _, metrics = fast_jit(made.update)(state, make_batch(1, actions=1), jax.random.key(0))
-    np.testing.assert_allclose(metrics["penalty"], metrics["displacement"] ** 2, rtol=1e-4)
+    logged = fast_jit(lambda *given: [made.update(*given)[1][name] for name in ("penalty", "displacement")])
+    penalty, displacement = logged(state, make_batch(1, actions=1), jax.random.key(0))
+    np.testing.assert_allclose(penalty, displacement**2, rtol=1e-4)
 
 
 @pytest.mark.parametrize("constraint", ["isotropic", "local", "renoised"])
@@ -324,7 +325,7 @@ def test_the_closed_form_spends_its_budget_and_climbs(constraint):
     observations, noise = batch().observations, jax.random.normal(jax.random.key(5), (ROWS, 3))
     state = fresh("closed_form")
     found = {}
-    for budget, steps in ((1e-4, 1), (1e-6, 1), (1e-4, 3)):
+    for budget, steps in ((1e-4, 1), (1e-6, 1), (1e-4, 3))[: 3 if constraint == "isotropic" else 2]:
         options = {"constraint": constraint, "budget": budget, "refine_steps": steps, "damping": 0.1}
         made = algos.make("fidec_closed_form", SPEC, **SMALL, **options)
 

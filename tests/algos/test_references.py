@@ -216,7 +216,9 @@ def matching(params, batch, key):
     return jnp.mean((v - (batch.actions - z)) ** 2, axis=-1)
 
 
-@pytest.mark.parametrize(("aggregate", "normalize"), [("min", False), ("mean", True)])
+@pytest.mark.parametrize(
+    ("aggregate", "normalize"), [("min", False), pytest.param("mean", True, marks=pytest.mark.slow)]
+)
 def test_fql(aggregate, normalize):
     alpha = 0.1
     options = {"alpha": alpha, "flow_steps": 3, "q_aggregate": aggregate, "normalize_q": normalize}

@@ -113,7 +113,7 @@ def test_update_agrees_with_a_plain_reference(method):
         "renoised": lambda: algos.make("fidec", SPEC, t_eps=0.8, samples=4, **SMALL),
         "released": lambda: algos.make("fidec", SPEC, preset="released", **SMALL),
     }[method]()
-    state = ours.init(jax.random.key(0))
+    state = fast_jit(ours.init)(jax.random.key(0))
     # A larger critic makes the gradient exceed the limit of 5, so that the clipping is seen.
     params = {**state.params, "critic": jax.tree.map(lambda p: 3 * p, state.params["critic"])}
     state = state._replace(params=params, target={"critic": jax.tree.map(jnp.copy, params["critic"])})

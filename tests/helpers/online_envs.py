@@ -39,6 +39,30 @@ class Walk(gymnasium.Env):
         return self.place.astype(np.float32), reward, over and even, over and not even, info
 
 
+class Gated(gymnasium.Env):
+    """Steps only after a file exists, which nobody makes while training waits for the environment."""
+
+    observation_space = Box(-np.inf, np.inf, (3,), np.float32)
+    action_space = Box(-1.0, 1.0, (2,), np.float32)
+
+    def __init__(self, gate: os.PathLike | None = None, broken: os.PathLike | None = None):
+        self.gate, self.broken = gate, broken
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at, self.count = self.np_random.normal(size=3).astype(np.float32), 0
+        return self.at, {}
+
+    def step(self, action):
+        while self.gate is not None and not os.path.exists(self.gate):
+            time.sleep(0.01)
+        if self.broken is not None and os.path.exists(self.broken):
+            raise OSError("no simulator")
+        self.count += 1
+        self.at = (self.at + 0.1 * np.pad(action, (0, 1))).astype(np.float32)
+        return self.at, float(self.at.sum()), False, self.count == 7, {"success": bool(self.at[0] > 0)}
+
+
 Faults = dict[int, tuple[str, int]]  # reset seed of an episode: the fault, and in which step (0: in the reset)
 VARIABLE = "FIDEC_TEST_FAULTS"
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from functools import partial
 from pathlib import Path
 
-import gymnasium
-import numpy as np
 import pytest
 
 from fidec import dataset_from_arrays, fit, resume
@@ -17,6 +14,7 @@ from fidec.errors import EnvError
 from fidec.train import dispatch
 from fidec.train.run import Preempted
 from fidec.train.session import Session
+from helpers.online_envs import Gated
 from helpers.runs import fingerprint, random_columns, read_rows
 
 STEPS = 60
@@ -32,30 +30,6 @@ SETTINGS = {
     "quiet": True,
 }
 GATE = 35  # evaluations are made from step 20 on; those of the gated environment wait for this row of the log
-
-
-class Gated(gymnasium.Env):
-    """Steps only after a file exists, which nobody makes while training waits for the environment."""
-
-    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32)
-    action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
-
-    def __init__(self, gate: Path | None = None, broken: Path | None = None):
-        self.gate, self.broken = gate, broken
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.at, self.count = self.np_random.normal(size=3).astype(np.float32), 0
-        return self.at, {}
-
-    def step(self, action):
-        while self.gate is not None and not self.gate.exists():
-            time.sleep(0.01)
-        if self.broken is not None and self.broken.exists():
-            raise OSError("no simulator")
-        self.count += 1
-        self.at = (self.at + 0.1 * np.pad(action, (0, 1))).astype(np.float32)
-        return self.at, float(self.at.sum()), False, self.count == 7, {"success": bool(self.at[0] > 0)}
 
 
 @pytest.fixture
@@ -93,17 +67,6 @@ def manifest(out: Path, step: int) -> dict:
     return json.loads((out / "checkpoints" / f"{step:08d}" / "manifest.json").read_text())["extra"]["extra"]
 
 
-def test_training_goes_on_and_the_files_are_those_of_a_run_that_waits(dataset, waiting, tmp_path, monkeypatch):
-    """The environment steps only after training has passed the step that is evaluated."""
-    gate = tmp_path / "gate"
-    open_gate_at(monkeypatch, gate, GATE)
-    made = fit(dataset, tmp_path / "run", env=partial(Gated, gate), **SETTINGS, eval_background=True)
-    assert gate.exists()
-    assert fingerprint(made.directory, STEPS) == fingerprint(waiting, STEPS)
-    assert [row["step"] for row in read_rows(made.directory / "eval.jsonl")] == [20, 40, 60]
-    assert made.evaluation == {**read_rows(waiting / "eval.jsonl")[-1]}
-
-
 def test_a_checkpoint_waits_for_an_earlier_evaluation(dataset, tmp_path, monkeypatch):
     """So every checkpoint either has the rows of an evaluation, or says that it is due."""
     saved, gate = [], tmp_path / "gate"
@@ -136,8 +99,13 @@ def test_a_signal_during_an_evaluation_returns_to_its_step(dataset, waiting, tmp
 @pytest.mark.parametrize(
     "moment", [pytest.param(20, marks=pytest.mark.slow), 34, pytest.param(41, marks=pytest.mark.slow)]
 )
-def test_a_run_killed_during_or_after_an_evaluation_repeats_it(dataset, waiting, tmp_path, monkeypatch, moment):
-    """A copy of the directory is what a killed process leaves behind."""
+def test_training_goes_on_and_the_files_are_those_of_a_run_that_waits_also_if_it_is_killed(
+    dataset, waiting, tmp_path, monkeypatch, moment
+):
+    """The environment steps only after training has passed the step that is evaluated.
+
+    A copy of the directory is what a killed process leaves behind. A run that goes on from it repeats the evaluation.
+    """
     out, gate, copy = tmp_path / "run", tmp_path / "gate", tmp_path / "killed"
     env = partial(Gated, gate)
     open_gate_at(monkeypatch, gate, GATE)
@@ -149,7 +117,10 @@ def test_a_run_killed_during_or_after_an_evaluation_repeats_it(dataset, waiting,
         show(self, reached)
 
     monkeypatch.setattr(Session, "show", copy_at)
-    fit(dataset, out, env=env, **SETTINGS, eval_background=True)
+    made = fit(dataset, out, env=env, **SETTINGS, eval_background=True)
+    assert gate.exists()
+    assert [row["step"] for row in read_rows(out / "eval.jsonl")] == [20, 40, 60]
+    assert made.evaluation == {**read_rows(waiting / "eval.jsonl")[-1]}
     resume(copy, dataset, env=env, quiet=True)
     assert fingerprint(copy, STEPS) == fingerprint(out, STEPS) == fingerprint(waiting, STEPS)
 

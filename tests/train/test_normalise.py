@@ -16,7 +16,7 @@ from fidec.train.acting import dials
 from fidec.train.config import RunConfig
 from fidec.train.policy import Policy
 from fidec.train.resolve import resolve
-from helpers.algorithms import make_batch
+from helpers.algorithms import fast_jit, make_batch
 
 OPTIONS = {"hidden": (8,), "flow_steps": 2}
 TICKS, OFFSET = np.array([4096.0, 0.01, 1.0], np.float32), np.array([1e5, 3.0, 0.0], np.float32)
@@ -77,7 +77,7 @@ def test_every_function_of_a_method_sees_normalised_observations(name):
     options = fidec.algos.get(name).configure(hidden=(8,))
     plain, normalised = (fidec.algos.get(name).build(options, each) for each in (spec, scaled))
     batch = make_batch()
-    state, key = plain.init(jax.random.key(0)), jax.random.key(1)
+    state, key = fast_jit(plain.init)(jax.random.key(0)), jax.random.key(1)
     own = scaled.normalise(batch.observations)
     for function in ("act", "explore", "act_with_base"):
         before, after = getattr(plain, function), getattr(normalised, function)
@@ -104,7 +104,7 @@ def test_the_default_is_on_for_own_data_and_off_for_a_task_and_for_older_runs():
 def test_a_policy_of_an_older_version_is_read(tmp_path):
     method = fidec.algos.get("bc")
     spec, options = fidec.Spec((3,), 2), method.configure(hidden=(8,))
-    state = method.build(options, spec).init(jax.random.key(0))
+    state = fast_jit(method.build(options, spec).init)(jax.random.key(0))
     Policy("bc", options, spec, state).save(tmp_path / "policy")
     assert fidec.load_policy(tmp_path / "policy").spec == spec
 

@@ -40,7 +40,7 @@ SETTINGS = {
     "eval_envs": 1,
     "quiet": True,
 }
-SMALL: dict[str, Any] = {"hidden": (8, 8)}
+SMALL: dict[str, Any] = {"hidden": (8,)}
 KINDS = {
     "rebrac": ("rebrac", {"steps": 0}),  # uses next actions
     "three environments": ("tiny", {"online": OnlineConfig(envs=3)}),
@@ -50,7 +50,7 @@ KINDS = {
     "calql": ("calql", {}),  # whole episodes, returns
     "small ring": ("tiny", {"online": OnlineConfig(capacity=210)}),  # 200 offline rows: they are overwritten
     "frozen": ("fidec", {"online": OnlineConfig(freeze_flow=True)}),
-    "chunks": ("rebrac", {"chunk": 3, "n_step": 4, "replan": 2, "online": OnlineConfig(envs=3)}),
+    "chunks": ("rebrac", {"chunk": 3, "n_step": 4, "replan": 2, "online": OnlineConfig(envs=2)}),
     "chunks of a flow that was trained first": (
         "fql",
         {"flow_updates": 10, "validation": 0.0, "chunk": 2, "n_step": 3},

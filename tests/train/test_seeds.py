@@ -57,10 +57,10 @@ def single(dataset, made):
     return run
 
 
-def make_runs(options: dict, seeds) -> tuple:
-    """An algorithm, and its runs before the first step."""
+def make_runs(seeds) -> tuple:
+    """An algorithm, which draws numbers and has targets, and its runs before the first step."""
     dataset = dataset_from_arrays(**random_columns())
-    algorithm = algos.make("fidec", dataset.spec, **options)
+    algorithm = algos.make("rebrac", dataset.spec, hidden=(8,))
     data = Data.of([dataset], PLAIN)
     runs = []
     for seed in seeds:
@@ -70,28 +70,27 @@ def make_runs(options: dict, seeds) -> tuple:
     return algorithm, dataset.spec, runs
 
 
-@pytest.mark.parametrize("stacked", [False, True])
-def test_a_program_of_several_runs_is_the_program_of_each(compile_cache, stacked):
+def test_a_program_of_several_runs_is_the_program_of_each(compile_cache):
     """In threads, as on a CPU, bit for bit; as one stacked program, for other devices, up to rounding."""
-    options = {"hidden": (16, 16), "flow_steps": 2}
-    algorithm, spec, runs = make_runs(options, (3, 4))
-    alone = make_runs(options, (3, 4))[2]
+    algorithm, spec, alone = make_runs((3, 4))
     steps = dispatch.Program(algorithm, PLAIN, spec, alone[:1])
-    program = dispatch.Program(algorithm, PLAIN, spec, runs, stacked=stacked)
     for run in alone:
         dispatch.run_for(steps, [run], 12, dispatch.Pace(), loop.Signals(), lambda: None)
-    dispatch.run_for(program, runs[1:], 2, dispatch.Pace(), loop.Signals(), lambda: None)  # one run may be ahead
-    dispatch.run_for(program, runs, 10, dispatch.Pace(), loop.Signals(), lambda: None)
-    dispatch.run_for(program, runs[:1], 2, dispatch.Pace(), loop.Signals(), lambda: None)  # and another one last
-    program.close()
-    for ours, theirs in zip(runs, alone, strict=True):
-        assert ours.step == theirs.step == 12
-        if stacked:
-            assert_close(ours.carry.state.params, theirs.carry.state.params, rtol=1e-3, atol=1e-5)
-        else:
-            assert equal(ours.carry, theirs.carry)
-    first, second = (jax.tree.leaves(run.carry.state.params) for run in runs)
+    first, second = (jax.tree.leaves(run.carry.state.params) for run in alone)
     assert not all(np.array_equal(*each) for each in zip(first, second, strict=True))
+    for stacked in (False, True):
+        runs = make_runs((3, 4))[2]
+        program = dispatch.Program(algorithm, PLAIN, spec, runs, stacked=stacked)
+        dispatch.run_for(program, runs[1:], 2, dispatch.Pace(), loop.Signals(), lambda: None)  # one may be ahead
+        dispatch.run_for(program, runs, 10, dispatch.Pace(), loop.Signals(), lambda: None)
+        dispatch.run_for(program, runs[:1], 2, dispatch.Pace(), loop.Signals(), lambda: None)  # and another one last
+        program.close()
+        for ours, theirs in zip(runs, alone, strict=True):
+            assert ours.step == theirs.step == 12
+            if stacked:
+                assert_close(ours.carry.state.params, theirs.carry.state.params, rtol=1e-3, atol=1e-5)
+            else:
+                assert equal(ours.carry, theirs.carry)
 
 
 def test_each_run_is_the_run_of_its_seed(dataset, single, tmp_path):

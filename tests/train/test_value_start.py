@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -58,7 +59,9 @@ def test_a_run_that_is_shorter_than_the_time_constant_is_warned():
 def test_values_start_at_the_mean_return_of_the_data(dataset, name):
     method, spec = algos.get(name), Spec((3,), 2)
     algorithm = method.build(method.configure(hidden=(8, 8)), spec)
-    state = algorithm.init(jax.random.key(0))
+    shapes = jax.eval_shape(algorithm.init, jax.random.key(0))
+    zeros = lambda shapes: jax.tree.map(lambda leaf: jnp.asarray(np.zeros(leaf.shape, leaf.dtype)), shapes)  # noqa: E731
+    state = shapes._replace(params=zeros(shapes.params), target=zeros(shapes.target))
     value = data_value(with_options(name, value_start="data", discount=0.9), dataset)
     assert value == pytest.approx(dataset.returns(0.9).mean() * (10.0 if name == "calql" else 1.0), rel=1e-5)
     moved = start_at(state, 7.0)
@@ -121,8 +124,8 @@ def test_every_method_with_a_value_has_the_options_of_its_critics():
     learners = [name for name in METHODS.builtin() if "discount" in METHODS.get(name).config.__dataclass_fields__]
     assert len(learners) >= 16
     for name in learners:
-        method = METHODS.get(name)
-        algorithm = method.build(method.configure(critics=3, q_aggregate="random_pair", pessimism=0.0), Spec((3,), 2))
+        method, critics = METHODS.get(name), {"critics": 3, "q_aggregate": "random_pair", "pessimism": 0.0}
+        algorithm = method.build(method.configure(hidden=(8,), **critics), Spec((3,), 2))
         critic = jax.eval_shape(algorithm.init, jax.random.key(0)).params["critic"]
         assert {leaf.shape[0] for leaf in jax.tree.leaves(critic)} == {3}
     with pytest.raises(ConfigError, match="pessimism lowers the mean"):
