@@ -59,7 +59,7 @@ KINDS = {
 }
 
 
-NORMAL = ("episode", "chunks")
+NORMAL = ("chunks",)  # and whole episodes below, with a signal in the middle of one
 
 
 @pytest.fixture
