@@ -256,7 +256,7 @@ def test_the_time_is_calibrated_when_due_and_is_used():
 def test_acting_moves_the_flows_action_and_takes_the_best_of_several():
     made, state, key = algorithm("renoised"), fresh("renoised"), jax.random.key(4)
     observations = batch().observations
-    act = fast_jit(some(made.act_with_base), static_argnames="candidates")
+    act: Any = fast_jit(some(made.act_with_base), static_argnames="candidates")
     actions, base = act(state, observations, key)
     transport = some(made.transport)(state, observations)
     np.testing.assert_allclose(transport.base(jax.random.normal(key, (1, ROWS, 3))[0]), base, atol=1e-5)
@@ -281,7 +281,7 @@ def test_the_strength_scales_the_displacement_before_clipping(case):
     if case == "renoised":  # large enough that some actions are clipped
         state = with_params(state, residual=scaled(state.params["residual"], 3.0))
     observations = batch().observations
-    act = fast_jit(some(made.act_with_base), static_argnames="candidates")
+    act: Any = fast_jit(some(made.act_with_base), static_argnames="candidates")
     refined, base = act(state, observations, key)
     assert not equal(refined, base)
     found = {0: act(state, observations, key, strength=np.float32(0))}
@@ -302,7 +302,7 @@ def test_the_strength_scales_the_displacement_before_clipping(case):
 def test_candidates_are_chosen_among_the_moved_actions():
     made, state, key = algorithm("renoised"), fresh("renoised"), jax.random.key(4)
     observations = batch().observations
-    act = fast_jit(some(made.act_with_base), static_argnames="candidates")
+    act: Any = fast_jit(some(made.act_with_base), static_argnames="candidates")
     repeated = np.broadcast_to(observations, (5, *observations.shape))
     for strength in (np.float32(0), np.float32(0.5)):
         every = np.asarray(act(state, repeated, key, strength=strength)[0])

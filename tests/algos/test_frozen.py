@@ -118,7 +118,7 @@ def test_what_a_constraint_reads_of_the_flow_is_stored(constraint, stored):
 
 def test_the_precision_of_a_state_is_stored_once():
     """It is that of the stored proposals, and the penalty follows it."""
-    algorithm, state, batch = made("fidec", constraint="precision", width_floor=0.05, state_samples=4)
+    _, state, batch = made("fidec", constraint="precision")
     options = {**SMALL, "proposals": 5, "constraint": "precision", "width_floor": 0.05}
     algorithm = algos.make("fidec", SPEC, **options)
     proposals = fast_jit(some(some(algorithm.frozen).propose))(state, batch.next_observations, KEY)
@@ -128,7 +128,7 @@ def test_the_precision_of_a_state_is_stored_once():
     _, metrics = after(algorithm, some(algorithm.frozen).update, state, batch._replace(proposals=wide))
     assert float(metrics["penalty"]) == pytest.approx(4 * float(metrics["displacement"]) ** 2, rel=1e-3)
     with pytest.raises(ConfigError, match="at least 4 proposals"):
-        made("fidec", constraint="precision")[0].frozen.propose(state, batch.next_observations, KEY)
+        some(some(made("fidec", constraint="precision")[0].frozen).propose)(state, batch.next_observations, KEY)
 
 
 def test_flow_bc_acts_with_the_moving_average():

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import warnings
 from contextlib import contextmanager
+from typing import Any
 
 import gymnasium
 import jax
@@ -285,6 +286,7 @@ def test_a_call_that_compiles_after_the_first_says_so_once(run, caplog):
 def test_a_call_that_was_warmed_up_does_not_compile(run, caplog):
     policy, other = fidec.load_policy(run), fidec.load_policy(run)
     other.warm_up(9)
+    how: Any
     for batch, how, words in (
         ((4,), {}, "4"),
         ((2, 4), {}, "(2, 4)"),

@@ -145,7 +145,7 @@ def test_precision_is_the_kl_of_a_shift():
 
 def test_the_precision_of_few_samples_is_unbiased():
     """Over many states; without the correction the diagonal of 8 samples would be 1.4 times too large."""
-    samples = SDS * jax.random.normal(jax.random.key(0), (200_000, 8, 2))
+    samples = jnp.asarray(SDS) * jax.random.normal(jax.random.key(0), (200_000, 8, 2))
     found = fisher.precision(samples, floor=1e-3)
     np.testing.assert_allclose(found.mean(axis=0), 1 / SDS**2, rtol=0.02)
     full = fisher.precision(samples[:1000], floor=1e-3, covariance="full", shrinkage=1.0)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fidec import dataset_from_arrays, fit, load_policy, resume
+from fidec.data import feed
 from fidec.data.holdout import hold_out
 from fidec.errors import ConfigError, DataError
 from fidec.train import dispatch, flow_first
@@ -219,7 +220,7 @@ def test_a_signal_while_proposals_are_drawn_is_obeyed_at_once(tmp_path, dataset,
     monkeypatch.setattr(flow_first, "ROWS", 100)
     settings = {**SETTINGS, **GIVEN, "flow": whole / "flow", "flow_refresh": 10, "steps": 15}
     made = fit(dataset, tmp_path / "made", **settings).directory
-    calls, take = [0], flow_first.rows_at
+    calls, take = [0], feed.rows_at
 
     def take_and_stop(*arguments):
         calls[0] += 1
@@ -227,7 +228,7 @@ def test_a_signal_while_proposals_are_drawn_is_obeyed_at_once(tmp_path, dataset,
             os.kill(os.getpid(), signal.SIGTERM)
         return take(*arguments)
 
-    monkeypatch.setattr(flow_first, "rows_at", take_and_stop)
+    monkeypatch.setattr(feed, "rows_at", take_and_stop)
     for last, step in ((2, 0), (7, 10)):
         out, calls[0] = tmp_path / str(step), 0
         with pytest.raises(Preempted, match=f"saved at step {step}") as stopped:

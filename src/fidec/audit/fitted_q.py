@@ -76,7 +76,7 @@ def fit(
 
     A chunk is one action: its rewards are summed, and the next state is the one after it.
     """
-    sampling = Sampling.of(spec, spec.frame_stack, 0.0, 0.5, Window(spec.chunk, spec.chunk, discount))
+    sampling = Sampling.of(spec, spec.frame_stack, 0.0, 0.5, window=Window(spec.chunk, spec.chunk, discount))
     source = host_source(dataset, sampling)
     drawn = jax.jit(partial(_draw_several, draw))
 
