@@ -288,6 +288,7 @@ def test_a_kl_says_what_follows(of, nats, words):
             ],
         ),
         ([0.1, 0.21], [10, 2], (0.2, "nats", True), ["`fidec select RUN` plays clone and policy"]),
+        ([0.05, 0.05], [10, 2], (0.2, "nats", True, True), ["the multiplier falls: train longer. The distance"]),
     ],
 )
 def test_the_end_of_training_says_how_the_budget_was_used(penalties, multipliers, region, words):

@@ -61,5 +61,17 @@ def test_the_controller_finds_the_scale_of_the_multiplier(scale):
     assert float(multiplier) == pytest.approx(scale / np.sqrt(2 * budget), rel=0.05)
 
 
+def test_the_controller_comes_back_from_a_region_that_did_not_bind():
+    """After 20,000 updates without a violation lambda is at its lower end, not at zero."""
+
+    def step(multiplier, penalty):
+        return dual.controlled(multiplier, dual.log_ratio(penalty, 0.2), 0.01)[1], None
+
+    slack, _ = jax.lax.scan(step, jnp.asarray(10.0), jnp.zeros(20_000))
+    assert float(slack) == pytest.approx(dual.SMALLEST)
+    back, _ = jax.lax.scan(step, slack, jnp.full(3000, 10.0))
+    assert float(back) > 10.0
+
+
 def test_a_state_over_the_limit_pays_the_square():
     np.testing.assert_allclose(dual.limited(jnp.asarray([0.1, 0.5, 2.0]), 0.5), [0.1, 0.5, 8.0])

@@ -111,11 +111,14 @@ def test_a_preset_sets_up_a_run_and_what_is_given_goes_first():
     task = "cube-single-play-singletask-task2-v0"
     config = resolve(RunConfig(task=task, preset="nats"))
     assert (config.flow_updates, config.value_start, config.reward_scale) == (20_000, "data", "data")
-    assert config.normalize_observations is True
+    assert (config.normalize_observations, config.n_step) == (True, 5)
+    assert resolve(RunConfig(task=task, preset="nats", chunk=7)).n_step == 7
     assert config.options == algos.get("fidec").configure("nats")  # nothing by task
     given = resolve(RunConfig(task=task, preset="nats", flow_updates=0, value_start="zero", reward_scale=1.0))
     assert (given.flow_updates, given.value_start, given.reward_scale) == (0, "zero", 1.0)
-    assert resolve(RunConfig(task=task, preset="nats", flow=Path("other"))).flow_updates == 0
+    assert resolve(RunConfig(task=task, preset="nats", flow=Path("other"), flow_refresh=5)).flow_updates == 0
+    started = resolve(RunConfig(task=task, preset="nats", init_from=Path("other")))
+    assert (started.flow_updates, started.value_start, started.normalize_observations) == (0, "zero", None)
     usual = resolve(RunConfig(task=task))
     assert (usual.flow_updates, usual.value_start, usual.reward_scale) == (0, "zero", 1.0)
 

@@ -30,7 +30,7 @@ import optax
 from fidec import nn, optim
 from fidec.algos.common import backbone, frozen, refined
 from fidec.algos.common.base import Algorithm, Frozen, Method, State, Transport, with_base
-from fidec.algos.constraints import CONSTRAINTS, Constraint, Model, Move
+from fidec.algos.constraints import CONSTRAINTS, KL, Constraint, Model, Move
 from fidec.errors import ConfigError
 from fidec.ops import dual, fisher, values
 from fidec.types import Batch, Metrics, PRNGKey, Spec
@@ -97,6 +97,11 @@ class FiDecConfig(ResidualConfig, refined.ConstraintConfig):
     def __post_init__(self):
         super().__post_init__()
         backbone.at_least_one(self, "calibrate_every")
+        if self.state_limit is not None and isinstance(self.build_constraint(), KL):
+            raise ConfigError(
+                f"state_limit needs a penalty that cannot be negative: single estimates of {self.constraint} can. "
+                "Choose the constraint precision, or leave state_limit out"
+            )
 
 
 PRESETS = {
@@ -139,12 +144,14 @@ PRESETS = {
         "opening": 3000,
         "residual_start": "zero",
         "q_scale": "spread",
+        "discount": 0.99,
     },
 }
-# The flow first, by its held-out loss, and values in the data's own scale.
+# The flow first, by its held-out loss; values in the data's own scale, by 5-step returns.
 RUNS = {
     "nats": {
         "flow_updates": 20_000,
+        "n_step": 5,
         "normalize_observations": True,
         "value_start": "data",
         "reward_scale": "data",
@@ -266,21 +273,21 @@ def make_constrained(
             q_scale = values.value_scale(q, config.q_scale) if config.normalize_q else 1.0
             model = behaviour_at(params, at.observations, at.known, at.t_eps)
             costs = constraint.penalty(Move(field, at.base, displacement), model, at.key)
+            penalty = constrained = chunk_factor * constraint.mean(costs)
             if config.state_limit is not None:
-                costs = dual.limited(costs, config.state_limit * limit / chunk_factor)
-            penalty = chunk_factor * constraint.mean(costs)
+                constrained = dual.limited(chunk_factor * costs, config.state_limit * limit).mean()
             multiplier = jnp.exp(params["multiplier"]) if log_dual else params["multiplier"]
             if config.dual == "controlled":
-                multiplier, _ = dual.controlled(multiplier, dual.log_ratio(penalty, limit), config.dual_rate)
+                multiplier, _ = dual.controlled(multiplier, dual.log_ratio(constrained, limit), config.dual_rate)
             multiplier = jax.lax.stop_gradient(multiplier)
-            metrics = {"q_policy": q.mean(), "penalty": penalty, "multiplier": multiplier}
+            metrics = {"q_policy": q.mean(), "penalty": penalty, "multiplier": multiplier, "constrained": constrained}
             metrics |= refined.displacement_metrics(at.base, displacement)
-            return multiplier * penalty - q_scale * q.mean(), metrics
+            return multiplier * constrained - q_scale * q.mean(), metrics
 
         def transform(grads, metrics):
             """Add the multiplier's gradient after the residual's, and clip."""
             if log_dual and "penalty" in metrics:
-                grads = {**grads, "multiplier": dual.log_gradient(metrics["penalty"] - limit)}
+                grads = {**grads, "multiplier": dual.log_gradient(metrics["constrained"] - limit)}
                 metrics["grad_norm/multiplier"] = optax.tree.norm(grads["multiplier"])
             return optim.clip_gradients(grads, config.grad_clip, config.clip_scope)
 
@@ -291,11 +298,11 @@ def make_constrained(
             after, logged = backbone.gradient_step(after, turn, adam, backbone.frozen_modules(config), transform)
             metrics |= logged
         constants = {}
-        multiplier, penalty = state.params["multiplier"], metrics["penalty"]
+        multiplier, constrained = state.params["multiplier"], metrics.pop("constrained")
         if config.dual == "projected":
-            constants["multiplier"] = dual.projected_step(multiplier, penalty - limit, config.dual_step_size)
+            constants["multiplier"] = dual.projected_step(multiplier, constrained - limit, config.dual_step_size)
         elif config.dual == "controlled":
-            error = dual.log_ratio(penalty, limit)
+            error = dual.log_ratio(constrained, limit)
             _, constants["multiplier"] = dual.controlled(multiplier, error, config.dual_rate)
         if calibrated:
             constants["t_eps"] = metrics["t_eps"] = at.t_eps

@@ -190,7 +190,8 @@ def _train(
     quiet: bool,
 ) -> Any:
     """The target networks after all updates: averages over the last ones, less noisy than the networks."""
-    feed = Data.of([dataset], sampling, beside=column).feed(seed, batch_size, sampling, [column])
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(column))
+    feed = Data.of([dataset], sampling, beside=size).feed(seed, batch_size, sampling, [column])
     looped = not loop.step_by_step(spec)
     steps = loop.make_steps(evaluation, sampling, looped=looped)
     steps = steps if looped else loop.one_by_one(steps)

@@ -17,23 +17,32 @@ def end_of_training(directory: Path) -> str | None:
     rows = [row for row in run.read_jsonl("train") if {"training/penalty", "training/multiplier"} <= row.keys()]
     if not rows or not hasattr(config.options, "trust_region"):
         return None
+    # While the budget opens, the penalty is below it on purpose.
+    rows = [row for row in rows if row["step"] > getattr(config.options, "opening", 0)] or rows[-1:]
     penalties, multipliers = ([row[f"training/{name}"] for row in rows] for name in ("penalty", "multiplier"))
-    text = describe(penalties, multipliers, *config.options.trust_region(), playable=config.env_name is not None)
+    controlled = getattr(config.options, "dual", None) == "controlled"
+    how = {"playable": config.env_name is not None, "controlled": controlled}
+    text = describe(penalties, multipliers, *config.options.trust_region(), **how)
     return text.replace("RUN", str(directory))
 
 
 def describe(
-    penalties: Sequence[float], multipliers: Sequence[float], budget: float, unit: str, playable: bool = False
+    penalties: Sequence[float],
+    multipliers: Sequence[float],
+    budget: float,
+    unit: str,
+    playable: bool = False,
+    controlled: bool = False,
 ) -> str:
     """The penalty against its budget. Both lists have a mean for each row of the log.
 
     In nats the distance comes first, and the last sentence says how the policy can be compared with the clone; with
-    an environment (`playable`) it can be played.
+    an environment (`playable`) it can be played. A `controlled` multiplier finds its scale from any start.
     """
     penalty, first, last = penalties[-1], multipliers[0], multipliers[-1]
     near = sum(budget / 2 <= each <= 2 * budget for each in penalties) / len(penalties)
     log = f"in {100 * near:.0f} % of the log; multiplier {number(first)} at first, {number(last)} at the end."
-    advice = "train longer, or {} --algo.multiplier-init."
+    advice = "train longer." if controlled else "train longer, or {} --algo.multiplier-init."
     if penalty > 2 * budget:
         log += f" The penalty exceeds its budget and the multiplier rises: {advice.format('raise')}"
     elif penalty < budget / 2 and last > 0:

@@ -48,7 +48,8 @@ class Job(RunJob):
         """The configuration of its task, environment, data and phases."""
         task, plan, algo = self.suite_task, self.plan, self.variant.method
         steps = {**self.variant.run, "steps": plan.steps, "online_steps": plan.online_steps}
-        return resolve(RunConfig(algo=algo, task=task.id, env=task.env, data=task.data, **steps))
+        place = {"task": task.id, "env": task.env, "data": task.data}
+        return resolve(RunConfig(algo=algo, preset=self.variant.preset, **place, **steps))
 
     def data(self) -> str:
         """The source of its data."""
@@ -69,8 +70,8 @@ class Job(RunJob):
         wanted |= {**variant.run} | {name: getattr(plan, name) for name in names}
         wanted |= {} if self.suite_task.env is None else {"env": self.suite_task.env}
         wanted |= {} if any_data else {"data": self.data()}
-        wanted |= asdict(self.options())
-        present = vars(found) | asdict(found.options)
+        wanted |= _options(self.options())
+        present = vars(found) | _options(found.options)
         if plan.online_steps:
             wanted |= online_fields(self.config().online)
             present |= online_fields(found.online)
@@ -142,13 +143,18 @@ def jobs(
             new = [Job(suite, task, variant, s, plan, changes, place / seed_name(s), data_dir) for s in seeds]
             with naming(f"{suite}: {task.name}"):
                 new[0].options()
-                if plan.online_steps or variant.run:
+                if plan.online_steps or variant.run or variant.preset in algos.get(variant.method).runs:
                     _check_run(new[0])
             elsewhere = row is not None and variant.method in _PAPER - row.paper.keys()
             made += new if words or not elsewhere else []
     if not made:
         raise ConfigError(f"{suite}: the paper has none of its methods on these tasks. Name methods with --algos")
     return made
+
+
+def _options(config: Any) -> dict[str, Any]:
+    """The method's options under the names that they have on the command line."""
+    return {f"algo.{name}": value for name, value in asdict(config).items()}
 
 
 def online_fields(config: Any) -> dict[str, Any]:

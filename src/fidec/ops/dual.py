@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 Scalar = Float[Array, ""]
+SMALLEST, LARGEST = 1e-6, 1e6  # multipliers of the controller: neither zero nor infinity could be left again
 
 
 def projected_step(multiplier: Scalar, violation: Scalar, step_size: float) -> Scalar:
@@ -36,7 +37,8 @@ def controlled(multiplier: Scalar, error: Scalar, rate: float) -> tuple[Scalar, 
     units of value and penalty. The proportional part, a factor of e^error, answers at once. It damps the oscillation
     that the integral alone would cause, because the penalty follows lambda only after many updates.
     """
-    return multiplier * jnp.exp(error), multiplier * jnp.exp(rate * error)
+    kept = jnp.clip(multiplier * jnp.exp(rate * error), SMALLEST, LARGEST)
+    return multiplier * jnp.exp(error), kept
 
 
 def limited(costs: Float[Array, " b"], limit: Scalar | float) -> Float[Array, " b"]:

@@ -254,7 +254,8 @@ class RunConfig:
             _at_least(1, name, getattr(self, name))
         for name in ("seed", "eval_interval", "eval_envs", "flow_updates", "flow_refresh", "patience"):
             _at_least(0, name, getattr(self, name))
-        if self.reward_scale not in (None, "data") and not 0 < self.reward_scale < float("inf"):
+        scale = self.reward_scale
+        if scale not in (None, "data") and not (isinstance(scale, float | int) and 0 < scale < float("inf")):
             raise ConfigError(f"reward_scale must be a positive number or data, not {self.reward_scale}")
         if self.memory_limit is not None and not self.memory_limit >= 0:
             raise ConfigError(f"memory_limit must not be negative, not {self.memory_limit}")
@@ -282,7 +283,7 @@ class RunConfig:
             raise ConfigError(f"validation is a share of the episodes, in [0, 0.5], not {self.validation}")
         if self.flow is not None and self.flow_updates:
             raise ConfigError("both --flow and --flow-updates are given: take a trained flow, or train one")
-        if self.flow_refresh and not self.has_flow:
+        if self.flow_refresh and not self.has_flow and self.flow_updates is not None:
             raise ConfigError("--flow-refresh needs a frozen flow: give --flow or --flow-updates, or leave it out")
         reach = (self.n_step or self.chunk) + self.chunk
         if reach > 2 and 0 < self.online_steps < reach:
@@ -335,6 +336,8 @@ class RunConfig:
         try:
             tables = {name: values.pop(name, None) or {} for name in ("options", "online")}
             check(tables, dict[str, dict])
+            if not values.get("online_steps") and tables["online"].get("freeze_flow") is False:
+                del tables["online"]["freeze_flow"]  # the default of a version that had no other
             check({name: value for name, value in values.items() if value is not None}, cls)
             kind = algos.get(values["algo"]).config_for(tables["options"])
             options, online = (
@@ -417,7 +420,13 @@ def with_protocol(config: RunConfig) -> RunConfig:
     The flow's updates, the start and the scale of values are those of the preset.
     """
     values = protocol_values(config.task, config.algo, config.setting) | _USUAL
-    values |= algos.get(config.algo).runs.get(config.preset, {})
+    runs = algos.get(config.algo).runs.get(config.preset, {})
+    for name in sorted(runs.keys() - {*_USUAL, "normalize_observations", "n_step"}):
+        raise ConfigError(f"the preset {config.preset} of {config.algo} sets up runs: it cannot set {name}")
+    if config.init_from is None:  # else as in the run that it starts from
+        values |= runs
+    if "n_step" in values:
+        values["n_step"] = max(values["n_step"], config.chunk)
     if config.flow is not None:
         values["flow_updates"] = 0
     return dataclasses.replace(config, **{n: v for n, v in values.items() if getattr(config, n) is None})

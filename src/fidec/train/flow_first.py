@@ -33,7 +33,7 @@ from fidec.train.policy import MODEL, load_policy, policy_directory
 from fidec.types import Params, Spec
 
 METHOD = "flow_bc"
-ROWS = 2048  # states whose proposals are drawn at once
+ROWS, IMAGES = 2048, 64  # states whose proposals are drawn at once; each image is repeated for all its proposals
 SHARE = 0.05  # of the episodes, held out while the flow is trained
 
 
@@ -172,7 +172,7 @@ def draw_proposals(
             host_source(dataset, sampling),
             np.arange(total),
             sampling,
-            size=ROWS,
+            size=IMAGES if dataset.spec.images else ROWS,
             report=progress.update,
             stopped=lambda: signals.received is not None,
         )

@@ -186,10 +186,12 @@ def sentences(arms: Sequence[Candidate], result: dict[str, Any]) -> list[str]:
             said.append(f"{count(difference['n'], 'pair')}: too few to tell it from the clone. Play more --episodes.")
         elif difference["low"] <= 0 <= difference["high"]:
             said.append("The interval contains 0: it is not distinguishable from the clone.")
-    directory = arms[chosen].source.directory
+    source = arms[chosen].source
+    # A run without an environment of its own has to be told where it was played.
+    place = "" if source.policy.info.get("task") or source.policy.info.get("env") else f" --env {source.env.name}"
     said.append(
         "The best of several looks better than it is. New episodes show its score: "
-        f"fidec eval {directory}{arms[chosen].options} --seed SEED, with another seed."
+        f"fidec eval {source.directory}{arms[chosen].options}{place} --seed SEED, with another seed."
     )
     return said
 

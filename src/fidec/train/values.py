@@ -14,8 +14,8 @@ _VALUES = ("critic", "value", "upper", "latent_critic")  # modules whose output 
 
 def check_value_start(config: RunConfig, state: Any) -> None:
     """Raise ConfigError if this method has no values to scale or to start at the data's. `state` may be shapes."""
-    if config.reward_scale == "data" and not hasattr(config.options, "discount"):
-        raise ConfigError(f"--reward-scale data is for methods that learn a value: {config.algo} has no discount")
+    if config.reward_scale not in (None, 1.0) and not hasattr(config.options, "discount"):
+        raise ConfigError(f"--reward-scale is for methods that learn a value: {config.algo} has no discount")
     if config.value_start != "data":
         return
     if not hasattr(config.options, "discount"):

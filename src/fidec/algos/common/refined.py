@@ -45,7 +45,7 @@ class ConstraintConfig(RefinedConfig):
     constraint: str = "renoised"
     """The constraint on displacements. Quadratic, with the budget as in the paper: isotropic (DeFlow), local (the
     paper), renoised, averaged, velocity (the authors' code). In nats, with budget_nats: precision (by the behaviour's
-    own width), stein, path, denoising, and the quadratic ones with scale half. Or one that another package adds."""
+    own width), fisher (by its scores), stein, path, denoising. Or one that another package adds."""
     budget_nats: float = 0.5
     """The trust region's size for constraints in nats. With --chunk it is that of the whole chunk."""
     t_eps: float | Literal["auto"] = 0.8
@@ -58,7 +58,7 @@ class ConstraintConfig(RefinedConfig):
     """rho: added to every eigenvalue of F in a quadratic constraint."""
     scale: fisher.Scale = "mean"
     """The constant of a quadratic constraint: delta^T F delta / tr F (mean), half of that (half_trace), or
-    delta^T F delta / 2 (half), which is in nats."""
+    delta^T F delta / 2 (half)."""
 
     def __post_init__(self):
         super().__post_init__()

@@ -4,10 +4,11 @@ A constraint gives each base action a_0 a penalty D(delta; s, a_0). FiDec keeps 
 are two kinds:
 
 - `Quadratic`: c delta^T F delta with the metric F = (1/K) sum_k s_k s_k^T + rho I. These constraints differ in the
-  scores s_k. With c = 1/2 the unit is nats: F is not divided by its trace, so it knows how wide the behaviour is.
+  scores s_k.
 - `KL`: an estimate of KL(refined || behaviour) in nats.
 
-`precision` is the cost in nats of a shift of a Gaussian with the behaviour's own width.
+`precision` and `fisher` are the cost of a shift in nats: they are not divided by a trace, so they know how wide the
+behaviour is.
 
 A new constraint is one module of this package with a `CONSTRAINT`, or an entry point of the group
 `fidec.constraints`. It is a frozen dataclass that derives from `Constraint`, `Quadratic` or `KL`. Its fields are
@@ -140,10 +141,6 @@ class Quadratic(Constraint):
         if not self.damping >= 0:
             raise ConfigError(f"damping must not be negative, but is {self.damping}")
 
-    @property
-    def unit(self) -> str:
-        return NATS if self.scale == "half" else PENALTY
-
     def scores(self, actions: Actions, model: Model, key: PRNGKey) -> fisher.Scores | None:
         """The vectors s_k at these actions; None means F = I."""
         raise NotImplementedError
@@ -153,7 +150,7 @@ class Quadratic(Constraint):
         return fisher.penalty(displacement, scores, damping=self.damping, scale=self.scale)
 
     def chunk_factor(self, chunk: int) -> float:
-        return 1.0 if self.unit == NATS else float(chunk)
+        return 1.0 if self.scale == "half" else float(chunk)
 
     def prepare(self, model: Model, base: Actions, key: PRNGKey, steps: int) -> dict[str, Array]:
         scores = None if self.t_eps == "auto" else self.scores(base, model, key)
