@@ -101,7 +101,7 @@ def test_an_update_is_finite_and_the_transport_has_the_penalty_and_its_budget(ca
     assert np.isfinite(penalty).all()
     transport = some(algorithm(case).transport)(state, batch().observations)
     constraint = CASES[case][1].get("constraint", "renoised")
-    nats = constraint in ("precision", "fisher") or issubclass(CONSTRAINTS.get(constraint), KL)
+    nats = constraint in ("precision", "information") or issubclass(CONSTRAINTS.get(constraint), KL)
     assert (transport.unit, transport.budget) == (("nats", 0.5) if nats else ("of the penalty", 0.001))
 
 

@@ -115,7 +115,9 @@ def test_what_is_compared_is_the_score_of_the_environment():
 
 
 def arm(run: str, noise: float, strength: float | None) -> Candidate:
-    source: Any = SimpleNamespace(directory=Path(run), policy=SimpleNamespace(algo="fidec"), step=7, candidates=1)
+    source: Any = SimpleNamespace(
+        directory=Path(run), policy=SimpleNamespace(algo="fidec", info={"task": "t"}), step=7, candidates=1
+    )
     return Candidate(source, noise, strength, clone=strength == 0)
 
 

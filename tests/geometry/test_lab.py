@@ -143,7 +143,7 @@ RECORDED = {
     "local": 0.00257553,
     "velocity": 0.00241841,
     "averaged": 0.00244906,
-    "fisher": 0.150385,
+    "information": 0.150385,
     "renoised": 0.00233936,
     "precision": 0.0386625,
     "precision_full": 0.0440011,

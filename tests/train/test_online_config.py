@@ -26,7 +26,9 @@ def test_the_published_protocol_is_the_default(algo):
     assert config.steps == (0 if algo == "rlpd" else 1_000_000)
     assert config.online.sampling == ("balanced" if algo in ("rlpd", "calql") else "uniform")
     assert config.online.collect == ("episode" if algo == "calql" else "step")
-    assert dataclasses.replace(config.online, sampling=None, collect=None, reward_shift=None) == OnlineConfig()
+    assert not config.online.freeze_flow
+    left = dict.fromkeys(("sampling", "collect", "reward_shift", "freeze_flow"))
+    assert dataclasses.replace(config.online, **left) == OnlineConfig()
 
 
 def test_every_method_is_trained_online_or_has_a_reason():

@@ -18,6 +18,9 @@ from fidec.errors import ConfigError
 
 SUITE = SUITES.get("demo")
 TASK, SCALE = SUITE.ids[0], cast(Scale, SUITE.scale)
+PRESET = "nats"
+# The size of the suite's networks; all else is the preset's, which is the same for all tasks.
+SIZE = {name: SCALE.options[name] for name in ("hidden", "learning_rate")}
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,8 @@ def _train(args: DemoArgs) -> Path:
     config = resolve(
         RunConfig(
             task=TASK,
-            options=resolve_options("fidec", "recommended", TASK, **SCALE.options),
+            preset=PRESET,
+            options=resolve_options("fidec", PRESET, TASK, **SIZE),
             steps=args.steps,
             flow_updates=args.flow_updates,
             seed=args.seed,

@@ -27,7 +27,7 @@ STYLES = {
     "local": ("local (the paper)", plots.PURPLE, "v"),
     "velocity": ("velocity (released code)", plots.RED, "^"),
     "averaged": ("averaged", plots.SKY, "D"),
-    "fisher": ("fisher, in nats", plots.SKY, "H"),
+    "information": ("information", plots.SKY, "H"),
     "renoised": ("renoised", plots.BLUE, "P"),
     "precision": ("precision", plots.TEAL, ">"),
     "precision_full": ("precision, full", plots.TEAL, "8"),

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from fidec.algos.constraints import Constraint, Costs, Model, Move
 from fidec.algos.constraints.averaged import Averaged
 from fidec.algos.constraints.denoising import Denoising
-from fidec.algos.constraints.fisher import Fisher
+from fidec.algos.constraints.information import Information
 from fidec.algos.constraints.isotropic import Isotropic
 from fidec.algos.constraints.local import Local
 from fidec.algos.constraints.path import Path
@@ -43,7 +43,7 @@ CONSTRAINTS: dict[str, Constraint] = {
     "local": Local(t_eps=0.8),
     "velocity": Velocity(t_eps=0.9, t_width=0.05),
     "averaged": Averaged(t_eps="auto"),
-    "fisher": Fisher(t_eps="auto"),
+    "information": Information(t_eps="auto"),
     "renoised": Renoised(t_eps="auto"),
     "precision": Precision(),
     "precision_full": Precision(covariance="full", shrinkage=0.1),

@@ -45,7 +45,7 @@ class ConstraintConfig(RefinedConfig):
     constraint: str = "renoised"
     """The constraint on displacements. Quadratic, with the budget as in the paper: isotropic (DeFlow), local (the
     paper), renoised, averaged, velocity (the authors' code). In nats, with budget_nats: precision (by the behaviour's
-    own width), fisher (by its scores), stein, path, denoising. Or one that another package adds."""
+    own width), information (by its scores), stein, path, denoising. Or one that another package adds."""
     budget_nats: float = 0.5
     """The trust region's size for constraints in nats. With --chunk it is that of the whole chunk."""
     t_eps: float | Literal["auto"] = 0.8

@@ -7,8 +7,8 @@ are two kinds:
   scores s_k.
 - `KL`: an estimate of KL(refined || behaviour) in nats.
 
-`precision` and `fisher` are the cost of a shift in nats: they are not divided by a trace, so they know how wide the
-behaviour is.
+`precision` and `information` are the cost of a shift in nats: they are not divided by a trace, so they know how wide
+the behaviour is.
 
 A new constraint is one module of this package with a `CONSTRAINT`, or an entry point of the group
 `fidec.constraints`. It is a frozen dataclass that derives from `Constraint`, `Quadratic` or `KL`. Its fields are

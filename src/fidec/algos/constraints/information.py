@@ -1,4 +1,4 @@
-"""fisher: the cost of a shift in nats, by the Fisher information of the behaviour at the state.
+"""information: the cost of a shift in nats, by the Fisher information of the behaviour at the state.
 
     D = 1/2 delta^T F delta,    F = E[s s^T]        s the score of the behaviour, at K noised samples of the state
 
@@ -16,7 +16,7 @@ from fidec.ops import fisher
 
 
 @dataclass(frozen=True)
-class Fisher(Averaged):
+class Information(Averaged):
     """1/2 delta^T F delta, not divided by a trace. The option `scale` has no effect."""
 
     @property
@@ -30,4 +30,4 @@ class Fisher(Averaged):
         return 1.0
 
 
-CONSTRAINT = Fisher
+CONSTRAINT = Information
