@@ -41,6 +41,21 @@ def test_the_figure_of_an_online_run_and_of_an_older_offline_run(run, tmp_path):
     assert draw_curves(run, tmp_path / "offline.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_budget_in_the_figure_is_that_of_the_constraint(run, tmp_path, monkeypatch):
+    config = RunDirectory.open(run, read_only=True).read_config()
+    options = {"constraint": "precision", "budget": 0.001, "budget_nats": 0.3}
+    (run / "config.json").write_text(json.dumps(config | {"algo": "fidec", "options": options}))
+    figures = []
+    monkeypatch.setattr(
+        curves, "save_figure", lambda figure, path: figures.append(figure) or save_figure(figure, path)
+    )
+    draw_curves(run, tmp_path / "nats.png")
+    panel = figures[0].axes[1]
+    (budget,) = [line for line in panel.get_lines() if line.get_label() == "budget"]
+    assert list(budget.get_ydata()) == [0.3, 0.3]
+    assert panel.get_ylabel() == "penalty in nats"
+
+
 def test_without_success_the_figure_shows_the_return_and_names_the_environment(run, tmp_path, monkeypatch):
     config = RunDirectory.open(run, read_only=True).read_config()
     (run / "config.json").write_text(json.dumps(config | {"task": None, "env": "Own-v0"}))

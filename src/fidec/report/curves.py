@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from fidec.errors import RunError
 from fidec.plots import BLUE, GREEN, GREY, INK, ORANGE, new_figure, save_figure, style_axes
 from fidec.store.rundir import RunDirectory
+from fidec.train.config import read_config
 
 
 def draw_curves(run: str | Path, path: str | Path, comparison: dict[str, Any] | None = None) -> Path:
@@ -38,9 +39,9 @@ def draw_curves(run: str | Path, path: str | Path, comparison: dict[str, Any] | 
     _draw_evaluations(panels[0, 0], of, evaluations, comparison)
     _draw_exploration(panels[0, 0], steps, explored[of])
     _draw_legend(panels[0, 0], "upper left" if of == "success" else "best")
-    _draw_trust_region(
-        panels[0, 1], steps, series("penalty"), series("multiplier"), config.get("options") or {}, marker
-    )
+    options = read_config(directory).options
+    region = options.trust_region() if hasattr(options, "trust_region") else None
+    _draw_trust_region(panels[0, 1], steps, series("penalty"), series("multiplier"), region, marker)
 
     def draw(panel: Axes, *lines: tuple[str, str, str]) -> None:
         """The metrics that the method has logged: (name, colour, label)."""
@@ -150,12 +151,19 @@ def mark_hand_over(panel: Axes, place: float) -> None:
 
 
 def _draw_trust_region(
-    panel: Axes, steps: np.ndarray, penalty: np.ndarray, multiplier: np.ndarray, options: dict[str, Any], marker: str
+    panel: Axes,
+    steps: np.ndarray,
+    penalty: np.ndarray,
+    multiplier: np.ndarray,
+    region: tuple[float, str] | None,
+    marker: str,
 ) -> None:
+    """`region` is the budget and its unit."""
     panel.plot(steps, penalty, color=BLUE, marker=marker, label="penalty")
-    if "budget" in options:
-        panel.axhline(options["budget"], color=INK, linewidth=0.8, linestyle="--", label="budget")
-    panel.set(title="Trust region", yscale="log", ylabel="penalty")
+    if region is not None:
+        panel.axhline(region[0], color=INK, linewidth=0.8, linestyle="--", label="budget")
+    unit = " in nats" if region is not None and region[1] == "nats" else ""
+    panel.set(title="Trust region", yscale="log", ylabel=f"penalty{unit}")
     handles = [*panel.get_lines()]
     if np.isfinite(multiplier).any():  # not every method has one
         handles += _draw_multiplier(panel, steps, multiplier, marker)
