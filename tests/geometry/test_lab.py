@@ -14,9 +14,11 @@ from fidec.algos.constraints import Model, Move
 from fidec.algos.constraints.renoised import Renoised
 from fidec.geometry import calibration, lab
 from fidec.geometry.exact import gaussian_kl, grid
+from fidec.geometry.experiment import Result
 from fidec.geometry.landscapes import Landscape, get
 from fidec.geometry.methods import CONSTRAINTS
 from fidec.ops import fisher
+from fidec.store.schema import check
 
 SIZES = lab.Sizes(flow_hidden=(16,), flow_steps=30, map_hidden=(8,), map_steps=6, batch=16, pool=128, measured=256)
 KEY, N = jax.random.key(7), 10_000
@@ -203,6 +205,9 @@ def test_one_step_policies_are_measured_for_every_seed_and_weight_and_stored_as_
     assert [row["penalty"] for row in rows] == list(range(4))
     assert {(row["landscape"], row["method"], row["unit"]) for row in rows} == {("bimodal", "fql", "alpha")}
     assert rows == json.loads(json.dumps(rows))
+    check(
+        {"rows": rows, "drawn": rows[0], "samples": [[0.0, 0.0]]}, Result
+    )  # what a stored result is checked against
     for row, value, kl in zip(rows, np.ravel(truth.value), np.ravel(truth.kl), strict=True):
         assert (row["value"], row["kl"]) == (float(value), float(kl))
         assert sum(row["modes"]) == pytest.approx(1.0)

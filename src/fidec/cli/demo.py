@@ -18,9 +18,6 @@ from fidec.errors import ConfigError
 
 SUITE = SUITES.get("demo")
 TASK, SCALE = SUITE.ids[0], cast(Scale, SUITE.scale)
-PRESET = "nats"
-# The size of the suite's networks; all else is the preset's, which is the same for all tasks.
-SIZE = {name: SCALE.options[name] for name in ("hidden", "learning_rate")}
 
 
 @dataclass(frozen=True)
@@ -84,8 +81,7 @@ def _train(args: DemoArgs) -> Path:
     config = resolve(
         RunConfig(
             task=TASK,
-            preset=PRESET,
-            options=resolve_options("fidec", PRESET, TASK, **SIZE),
+            options=resolve_options("fidec", "recommended", TASK, **SCALE.options),
             steps=args.steps,
             flow_updates=args.flow_updates,
             seed=args.seed,

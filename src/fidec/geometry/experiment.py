@@ -28,8 +28,8 @@ from fidec.store import files
 class Result(TypedDict):
     """What a job stores of a method on a landscape: a row of numbers for each budget and seed, and samples."""
 
-    rows: list[dict[str, float | str | None]]
-    drawn: dict[str, float | str | None]
+    rows: list[dict[str, float | str | list[float] | None]]  # a list: the share of each mode
+    drawn: dict[str, float | str | list[float] | None]
     samples: list[list[float]]
 
 

@@ -128,7 +128,7 @@ class RunConfig:
     """Run or policy whose behaviour flow is used as it is (fidec, fidec_closed_form, deflow, fql, fan, ifql, qam).
     Its actions at all next states are drawn once, if the method learns from them, and the rest is trained without
     solving it. Updates of an online phase solve it."""
-    flow_updates: int = cast(int, None)
+    flow_updates: int | None = None
     """Train the behaviour flow first, alone, for at most this many updates, in OUT/flow; then as with --flow. By
     default as in the preset, else 0."""
     flow_refresh: int = 0
@@ -145,10 +145,10 @@ class RunConfig:
     not less."""
     replan: int | None = None
     """With --chunk: steps of a chunk that are played before the next one is chosen. By default all of them."""
-    value_start: Literal["zero", "data"] = cast(Any, None)
+    value_start: Literal["zero", "data"] | None = None
     """Where the critic's values start: at about zero, as published, or at the data's mean return, which becomes the
     bias of its output layer. By default as in the preset, else zero."""
-    reward_scale: float | Literal["data"] = cast(Any, None)
+    reward_scale: float | Literal["data"] | None = None
     """Factor of the rewards in training. data: one over the standard deviation of the data's returns, so that values
     vary by about 1. Evaluations report returns in the environment's own units. By default as in the preset, else
     1."""
@@ -254,6 +254,8 @@ class RunConfig:
             _at_least(1, name, getattr(self, name))
         for name in ("seed", "eval_interval", "eval_envs", "flow_updates", "flow_refresh", "patience"):
             _at_least(0, name, getattr(self, name))
+        if self.value_start not in (None, "zero", "data"):
+            raise ConfigError(f"value_start must be zero or data, not {self.value_start!r}")
         scale = self.reward_scale
         if scale not in (None, "data") and not (isinstance(scale, float | int) and 0 < scale < float("inf")):
             raise ConfigError(f"reward_scale must be a positive number or data, not {self.reward_scale}")

@@ -58,7 +58,7 @@ def stage_config(config: RunConfig, out: Path, episodes: int) -> RunConfig:
         algo=METHOD,
         preset="recommended",
         options=algos.get(METHOD).configure(**shared),
-        steps=config.flow_updates,
+        steps=config.flow_updates or 0,
         online_steps=0,
         online=OnlineConfig(),
         eval_interval=0,

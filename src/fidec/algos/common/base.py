@@ -29,13 +29,9 @@ PRESETS = ("recommended", "paper", "released")
 
 
 def check_choices(config: Any) -> None:
-    """Raise ConfigError for a value that a Literal field does not list; otherwise some branch would silently run.
-
-    None is left alone where it is the default: it is replaced later.
-    """
-    later = {f.name for f in dataclasses.fields(config) if f.default is None and getattr(config, f.name) is None}
+    """Raise ConfigError for a value that a Literal field does not list; otherwise some branch would silently run."""
     for name, hint in get_type_hints(type(config)).items():
-        if name not in later and get_origin(hint) is Literal and getattr(config, name) not in get_args(hint):
+        if get_origin(hint) is Literal and getattr(config, name) not in get_args(hint):
             choices = ", ".join(get_args(hint))
             raise ConfigError(f"{name} must be one of {choices}, not {getattr(config, name)!r}")
 
