@@ -25,11 +25,25 @@ from fidec.register import unknown
 from fidec.store import files
 
 
-class Result(TypedDict):
-    """What a job stores of a method on a landscape: a row of numbers for each budget and seed, and samples."""
+class Row(TypedDict, total=False):
+    """One budget and seed (`lab.rows`). Numbers that are not finite are null."""
 
-    rows: list[dict[str, float | str | list[float] | None]]  # a list: the share of each mode
-    drawn: dict[str, float | str | list[float] | None]
+    method: str
+    budget: float
+    seed: int
+    value: float | None
+    kl: float | None
+    off: float | None
+    displacement: float | None
+    folded: float | None
+    modes: list[float]
+
+
+class Result(TypedDict):
+    """What a job stores of a method on a landscape: a row for each budget and seed, and samples."""
+
+    rows: list[Row]
+    drawn: Row
     samples: list[list[float]]
 
 
