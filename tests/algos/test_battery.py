@@ -328,7 +328,9 @@ def any_policy(case):
     return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(0, 0.1, leaf.shape), leaf.dtype), shapes)
 
 
-@pytest.mark.parametrize("case", METHODS.builtin())
+@pytest.mark.parametrize(
+    "case", [pytest.param(name, marks=() if name in KINDS else pytest.mark.slow) for name in METHODS.builtin()]
+)
 def test_the_noise_of_acting_is_scaled(case):
     """By 1 not at all, and by 0 so that the key has no effect. One program serves all factors.
 

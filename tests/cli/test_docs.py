@@ -99,8 +99,10 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def runs(page: Path) -> Any:
-    """The page as a parameter; the guide trains three policies, which takes minutes."""
+    """The page as a parameter. The guide trains three policies, which takes minutes; tests/train has what the page on
+    reproducibility shows."""
     marks = [pytest.mark.slow, pytest.mark.timeout(2400)] if page.name == "your-own-task.md" else []
+    marks += [pytest.mark.slow] if page.name == "reproducibility.md" else []
     return pytest.param(page, marks=marks, id=str(page.relative_to(ROOT)))
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 SCRIPTS = sorted(Path(__file__).parents[2].glob("examples/*.py"))
-QUICK = ("deploy", "own_environment")  # the others train longer; README's page has what own_arrays shows
+# The others train longer. README's page has what own_arrays shows, tests/envs/test_own_env.py what own_environment
+# does.
+QUICK = ("deploy",)
 
 
 @pytest.mark.usefixtures("compile_cache")

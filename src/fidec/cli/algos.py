@@ -66,6 +66,7 @@ def describe(name: str) -> dict[str, Any]:
         "meanings": meanings(method.config),
         "logs": dict(method.logs),
         "common_logs": COMMON_LOGS,
+        "runs": {preset: dict(fields) for preset, fields in method.runs.items()},
         "online": dict(method.online),
         "offline_only": method.offline_only or None,
         "command": f"fidec train --task {TASK} --algo {name}",
@@ -124,6 +125,9 @@ def _print(found: dict[str, Any], width: int) -> None:
     print()
     _print_wrapped(("logged", "meaning"), (found["logs"] | found["common_logs"] | found["logs"]).items(), width)
     print()
+    for preset, fields in found["runs"].items():
+        set_up = " ".join(f"--{name.replace('_', '-')} {_cell(value)}" for name, value in fields.items())
+        _print_prose(f"The preset {preset} sets up a run with {set_up}, and has no options by task.", width)
     _print_prose(_online(found), width)
     print(f"\n$ {found['command']}")
 
@@ -170,4 +174,6 @@ def _presets(method: algos.Method) -> list[str]:
 
 
 def _cell(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+    if not isinstance(value, tuple | list):
+        return str(value)
+    return f"{len(value)} x {value[0]}" if len(value) > 2 and len(set(value)) == 1 else " ".join(map(str, value))
