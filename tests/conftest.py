@@ -58,9 +58,9 @@ def resident_gigabytes() -> float:
 
 @pytest.fixture(autouse=True, scope="module")
 def _free_memory():
-    """Drop compiled programs and return their memory if there is much of it; else a worker grows without end."""
+    """Drop compiled programs and return their memory if there is much of it; else a worker grows to 6 GB."""
     yield
-    if "jax" in sys.modules and resident_gigabytes() > 6:
+    if "jax" in sys.modules and resident_gigabytes() > 3:
         sys.modules["jax"].clear_caches()
         gc.collect()
         if sys.platform == "linux":
