@@ -15,6 +15,7 @@ with scores s_k computed from the flow's velocity field at time t_eps. One updat
 The paper takes one score at the clean action, s = (t v - a_0) / (1 - t), which constrains a single direction. The
 default here, `renoised`, averages over noised copies of the same action. `fidec.algos.constraints` has all
 constraints. The presets `paper` and `released` fix each choice in which the paper and its released code disagree.
+The preset `nats` has another constraint, multiplier and scale of Q, and the same equations otherwise.
 """
 
 from __future__ import annotations
