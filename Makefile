@@ -7,7 +7,7 @@ CODE := src tests benchmarks examples
 CONSTRAINTS := $(wildcard constraints/$(shell $(PYTHON) -c 'import sys; print("py%d%d" % sys.version_info[:2])').txt)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(addprefix -c ,$(CONSTRAINTS))
 
-.PHONY: demo test test-slow test-lowest check format docs clean
+.PHONY: demo test test-slow test-browser test-lowest check format docs clean
 
 demo: $(VENV)/.demo
 	$(BIN)/fidec demo
@@ -17,6 +17,11 @@ test: check
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow
+
+# Needs chromium from the system's packages, or the path of a browser in FIDEC_BROWSER.
+test-browser: $(VENV)/.dev
+	$(INSTALL) -e '.[browser]'
+	$(BIN)/python -m pytest -m browser
 
 # The lower bounds of pyproject.toml, in a venv of their own. Each bound must be a version that exists.
 test-lowest: LOWEST := $(VENV)-lowest

@@ -256,7 +256,7 @@ def test_costs_come_from_finished_runs_alone(runs):
 def test_the_flow_that_is_trained_first_is_a_part_of_the_cost(tmp_path):
     """By the updates that it took: it may have stopped early."""
     first, second = small_jobs("longer-steps", tmp_path, "fql", patterns=(CUBE[1],), seeds=(0, 1))[:2]
-    write_run(first, (1,))
+    write_run(first, (1,) * len(first.plan.evaluations))
     times = [{"step": 1, "time/compile": 3.0}, {"step": 0, "time/proposals": 7.0}]
     write_rows(first.directory, time=[*times, {"step": 500, "time/steps_per_second": 100.0}])
     without = some(estimate(second, [first])).seconds(second.plan)

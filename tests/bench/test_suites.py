@@ -213,12 +213,15 @@ def test_the_demo_suites_have_options_that_exist():
 
 def test_a_variant_may_change_the_run(tmp_path):
     made = {job.variant.label: job for job in jobs_of("longer-steps", tmp_path, patterns=(CUBE,))}
-    assert set(made) == {f"{name}{end}" for name in ("fql", "fidec", "qam") for end in ("", " n5", " chunk5")}
-    chunk, slower = made["fidec chunk5"], made["qam chunk5"]
+    ends = (" n5", " chunk5")
+    assert set(made) == {"fql", "qam", "fidec:nats one-step"} | {
+        f"{name}{end}" for name in ("fql", "fidec:nats", "qam") for end in ends
+    }
+    chunk, slower = made["fidec:nats chunk5"], made["qam chunk5"]
     assert (chunk.plan.steps, slower.plan.steps) == (15_000, 3_000)
     given = dict(itertools.pairwise(command([slower])))
     assert {"--chunk": "5", "--flow-updates": "10000", "--steps": "3000"}.items() <= given.items()
-    write_run(chunk, [50.0])
+    write_run(chunk, [50.0] * len(chunk.plan.evaluations))
     assert chunk.state() == "done"
     other = dataclasses.replace(chunk, variant=dataclasses.replace(chunk.variant, run={"chunk": 4}))
     with pytest.raises(ConfigError, match="chunk 5, not 4"):

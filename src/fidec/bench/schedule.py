@@ -24,12 +24,14 @@ from fidec.bench.board import Board
 from fidec.bench.cost import estimate
 from fidec.bench.job import RunJob, check_environments, command, read_end
 from fidec.bench.jobs import Job
+from fidec.bench.page import write_page
 from fidec.bench.suite import Scale
 from fidec.console import duration
 from fidec.errors import ConfigError, RunError
 from fidec.launch import env_processes, launch, share_cores
 from fidec.store import files
 from fidec.store.lock import lock_open_file
+from fidec.store.rundir import REPORT
 from fidec.train.loop import Signals, catch_signals
 from fidec.train.run import Preempted
 
@@ -67,6 +69,7 @@ def run_suite(jobs: Sequence[Job], scale: Scale | None, out: Path, *, workers: i
         text = table.markdown(report)
         files.atomic_write(out / "table.md", text + "\n")
         print(text)
+        print(f"report: {write_page(jobs, scale, out / REPORT)}", file=sys.stderr)
     if problems:
         raise RunError(". ".join(problems))
     return 0

@@ -70,7 +70,7 @@ def finished(jobs: Sequence[Job]) -> list[Run]:
 # --- cells ----------------------------------------------------------------------------------------------------------
 
 
-def _grids(report: Report) -> list[tuple[str, list[list[str]]]]:
+def grids(report: Report) -> list[tuple[str, list[list[str]]]]:
     """Title and rows of one table for each category, one for all tasks, and one for the data."""
     grids, mixed = [], len({line.unit for line in report.lines if line.task}) > 1
     for category in dict.fromkeys(line.category for line in report.lines):
@@ -147,7 +147,7 @@ def _estimate(estimate: Estimate | None, form: str) -> str:
 
 def markdown(report: Report) -> str:
     parts = [f"**{report.title}.** {report.caption}"]
-    for head, (header, *body) in _grids(report):
+    for head, (header, *body) in grids(report):
         rows = ["| " + " | ".join(cells) + " |" for cells in (header, ["---"] * len(header), *body)]
         parts.append("\n".join([f"### {head}", "", *rows]))
     return "\n\n".join(parts)
@@ -172,7 +172,7 @@ def tex_escape(text: str) -> str:
 def tex(report: Report) -> str:
     """One `table` each, for a document that uses the package booktabs."""
     parts = []
-    for head, rows in _grids(report):
+    for head, rows in grids(report):
         header, *body = [" & ".join(map(tex_escape, row)) + r" \\" for row in rows]
         parts += [r"\begin{table}", r"\centering\small"]
         parts += [rf"\caption{{{tex_escape(f'{report.title}: {head}. {report.caption}')}}}"]

@@ -28,6 +28,10 @@ COMMANDS = {
     "audit": ("fidec.cli.audit", "measure how far a refined policy has moved from its behaviour flow"),
     "sweep": ("fidec.cli.sweep", "train several seeds, methods and values of options, and compare them"),
     "compare": ("fidec.cli.compare", "compare finished runs: scores, differences, learning curves"),
+    "report": (
+        "fidec.cli.report",
+        "write one HTML page about runs: curves, comparisons, warnings, options",
+    ),
     "suite": ("fidec.cli.suite", "train and compare the methods of a suite on its tasks"),
     "data": ("fidec.cli.data", "make, get, list, show and check data sets"),
     "geometry": ("fidec.cli.geometry", "compare trust regions on known densities; check the theorems"),

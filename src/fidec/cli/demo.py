@@ -28,7 +28,7 @@ class DemoArgs:
     """
 
     out: Path = Path("demo-run")
-    """Directory for the data, the run and the figures."""
+    """Directory for the data, the run, the figures and the report."""
     rows: int = 60_000
     """Rows of data to make."""
     steps: int = 10_000
@@ -45,7 +45,9 @@ def main(argv: list[str]) -> int:
     args = parse(DemoArgs, argv, "fidec demo")
     from fidec.make import make_dataset
     from fidec.report.curves import draw_curves
+    from fidec.report.page import report_runs
     from fidec.store.files import write_json
+    from fidec.store.rundir import COMPARISON, REPORT
     from fidec.train.assess import Assessment
 
     say = Output(clock=time.monotonic).print
@@ -57,17 +59,19 @@ def main(argv: list[str]) -> int:
     say(f"3/4  base and refined policy on the same {args.episodes} episodes")
     assessment = Assessment.of(run)
     result = assessment.evaluate(args.episodes, base=True)
-    write_json(args.out / "comparison.json", result)
-    say("4/4  figures and video")
-    written = [args.out / "comparison.json", draw_curves(run, args.out / "curves.png", result)]
+    write_json(run / COMPARISON, result)
+    say("4/4  figures, video and report")
+    written = [draw_curves(run, args.out / "curves.png", result)]
     reason = assessment.record(args.out / "refined.mp4")
     if reason is None:
         written.append(args.out / "refined.mp4")
     else:  # the extra [video] or headless OpenGL is missing
         say(reason)
+    videos = [path for path in written if path.suffix == ".mp4"]
+    report, _ = report_runs([run], args.out / REPORT, videos=videos)
     say("done")
     print_comparison(result)
-    print(*written, sep="\n")
+    print(*written, report, sep="\n")
     return 0
 
 

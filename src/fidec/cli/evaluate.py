@@ -11,6 +11,7 @@ import tyro
 
 from fidec.cli.output import import_from_here, interval, parse, print_json, print_table
 from fidec.errors import ConfigError
+from fidec.store.rundir import COMPARISON, LADDER
 
 if TYPE_CHECKING:
     from fidec.train.assess import Assessment
@@ -91,6 +92,8 @@ def main(argv: list[str]) -> int:
     if args.ladder:
         return play_ladder(args, assessment)
     result = assessment.evaluate(args.episodes, base=args.base)
+    if args.base:
+        _keep(args, COMPARISON, result)
     if not args.json:
         print_comparison(result)
     if args.video is not None:
@@ -103,6 +106,14 @@ def main(argv: list[str]) -> int:
     if args.json:
         print_json(result)
     return 0
+
+
+def _keep(args: EvalArgs, name: str, result: dict[str, Any]) -> None:
+    """Store a result of the run's own environment with the run."""
+    from fidec.train.assess import keep
+
+    if args.task is None and args.env is None and (reason := keep(args.directory, name, result)) is not None:
+        print(f"fidec eval: {reason}", file=sys.stderr)
 
 
 def check_ladder(args: EvalArgs) -> None:
@@ -140,6 +151,7 @@ def play_ladder(args: EvalArgs, assessment: Assessment) -> int:
     with Progress(len(cells) * args.episodes, unit="episode") as progress:
         result = ladder(assessment, args.episodes, cells, lambda _: progress.advance())
     result["figure"] = str(draw_ladder(result, path))
+    _keep(args, LADDER, result)
     if args.json:
         print_json(result)
     else:

@@ -1,4 +1,4 @@
-"""`fidec suite run | table | curves | list`."""
+"""`fidec suite run | table | report | curves | list`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from fidec.bench.suite import SCALES, Scale, Suite
 from fidec.bench.suites import SUITES, find_suite
 from fidec.cli.output import import_from_here, print_json, print_table, subcommands
 from fidec.errors import ConfigError, RunError
+from fidec.store.rundir import REPORT
 
 if TYPE_CHECKING:
     from fidec.bench.jobs import Job
@@ -76,6 +77,14 @@ class CurvesArgs(SuiteArgs):
 
 
 @dataclass(frozen=True)
+class ReportArgs(SuiteArgs):
+    """Write one HTML page: the suite's table, and what `fidec report` says about its runs, finished or not."""
+
+    to: Path | None = None
+    """The file to write; by default report.html in the directory of the runs."""
+
+
+@dataclass(frozen=True)
 class ListArgs:
     """List the suites: the built-in ones and those of installed packages."""
 
@@ -87,6 +96,7 @@ def main(argv: list[str]) -> int:
     commands = {
         "run": (RunArgs, _run, "train and evaluate every method of a suite, then print the table"),
         "table": (TableArgs, _table, "print the table of the finished runs"),
+        "report": (ReportArgs, _report, "write an HTML page about the runs, also while they go on"),
         "curves": (CurvesArgs, _curves, "draw the learning curves of the finished runs"),
         "list": (ListArgs, _list, "list the suites"),
     }
@@ -159,6 +169,14 @@ def _table(args: TableArgs) -> int:
         print_json(table.to_json(report))
     else:
         print(table.FORMATS[args.format](report))
+    return 0
+
+
+def _report(args: ReportArgs) -> int:
+    from fidec.bench.page import write_page
+
+    _, scale, out = _size(args)
+    print(write_page(_jobs(args), scale, args.to or out / REPORT))
     return 0
 
 

@@ -29,6 +29,7 @@ class Facts(TypedDict):
     transitions: int
     sha256: str
     info: NotRequired[Origin | None]
+    findings: NotRequired[list[str]]  # warnings of the check, if there was one
 
 
 class Environment(TypedDict, total=False):

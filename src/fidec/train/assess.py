@@ -11,13 +11,29 @@ from fidec.envs.evaluate import compare
 from fidec.envs.factory import EnvFactory, MakeEnv, factory_of
 from fidec.errors import ConfigError, FidecError
 from fidec.store import files
-from fidec.store.rundir import RunDirectory
+from fidec.store.rundir import RunDirectory, check_links
 from fidec.train.acting import lane_actor
 from fidec.train.config import RunConfig, read_config
 from fidec.train.evaluate import Evaluator
 from fidec.train.policy import Policy, load_policy
 from fidec.train.resolve import resolve
 from fidec.types import Spec
+
+
+def keep(directory: Path, name: str, result: dict[str, Any]) -> str | None:
+    """Write a result into a run directory, where `fidec report` finds it. A policy directory gets none.
+
+    The reason if it cannot be written: the result is valid without its file, and must not be lost.
+    """
+    if not (directory / "run.json").exists():
+        return None
+    try:
+        check_links(directory)
+        with files.writing(directory / name, "the result"):
+            files.write_json(directory / name, result)
+    except FidecError as error:
+        return str(error)
+    return None
 
 
 @dataclass(frozen=True)

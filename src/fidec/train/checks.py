@@ -34,9 +34,14 @@ def check_rewards(algo: str, datasets: list[OfflineDataset]) -> None:
             )
 
 
+def is_checked(config: RunConfig, dataset: OfflineDataset) -> bool:
+    """Whether the data is checked before training. A task's data is known; mapped images would be read once more."""
+    return config.task is None and config.check_data and not dataset.mapped
+
+
 def check_data(config: RunConfig, dataset: OfflineDataset) -> list[str]:
     """What the checker warns about in the user's own data. Raises DataError for what it calls an error."""
-    if config.task is not None or not config.check_data or dataset.mapped:  # it would read all images once more
+    if not is_checked(config, dataset):
         return []
     findings = check_dataset(dataset).findings
     if errors := [finding.text for finding in findings if finding.severity == "error"]:

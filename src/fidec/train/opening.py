@@ -21,6 +21,7 @@ from fidec.store.checkpoint import Checkpoints, Restored
 from fidec.store.replay import ReplayStore
 from fidec.store.rundir import RunDirectory
 from fidec.train import loop
+from fidec.train.checks import is_checked
 from fidec.train.config import RunConfig
 from fidec.train.flow_first import Flow, draw_proposals, frozen_of, proposal_shapes, with_flow
 from fidec.train.identity import identity_of
@@ -153,7 +154,9 @@ def _report(session: Session, start: Start, restored: Restored | None, initial: 
     if restored is not None:
         message(f"resumed {start.directory.path} at step {session.step}")
     facts = {"buffer": _facts(start.buffer)} if start.buffer is not None else {}
-    _record_versions(start.directory, {**versions.environment(_facts(dataset)), **facts}, message, start.salvage)
+    found = {"findings": list(start.messages)} if restored is None and is_checked(start.config, dataset) else {}
+    now = {**versions.environment({**_facts(dataset), **found}), **facts}
+    _record_versions(start.directory, now, message, start.salvage)
     start.directory.write_status("running", session.step)
 
 
