@@ -73,7 +73,14 @@ def test_create_write_and_read_back(tmp_path):
     named = {run.config, run.environment, run.status, run.run_log, run.checkpoints, run.replay, run.policy}
     named |= {run.init, run.flow}
     logs = {f"{name}.jsonl" for name in (*REPLAYED, "time")} | {"tb"}  # written by `RunLog`
-    others = {"audit", "comparison.json", "ladder.json", "ladder.png", "report.html"}  # of other commands
+    others = {
+        "audit",
+        "comparison.json",
+        "ladder.json",
+        "ladder.png",
+        "report.html",
+        "track.json",
+    }  # of other commands
     assert {entry.name for entry in named} | logs | others == set(CONTENTS)
 
 

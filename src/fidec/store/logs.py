@@ -1,4 +1,4 @@
-"""The logs of a run: JSON lines, one per event, and a copy of the numbers for TensorBoard.
+"""The logs of a run: JSON lines, one per event, and a copy of the numbers for TensorBoard and for a tracker.
 
 `train.jsonl`, `eval.jsonl`, `episodes.jsonl` and `exploration.jsonl` hold nothing that depends on the clock. Each
 checkpoint records their lengths. A resumed run cuts them back to these lengths, so that they end up byte for byte as
@@ -17,6 +17,7 @@ from typing import Any
 
 from fidec.store import files
 from fidec.store.jsonl import JsonlLog
+from fidec.store.trackers import Tracking
 
 REPLAYED = ("train", "eval", "episodes", "exploration")
 LAZY = ("exploration",)  # created with its first row, so that a run without an online phase has none
@@ -78,6 +79,7 @@ class RunLog:
                 self._open(name)
         self._use_tensorboard = tensorboard
         self._tensorboard: TensorBoardLog | None = None
+        self.tracking: Tracking | None = None
         self._purge_step: int | None = None
 
     def train(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -128,6 +130,8 @@ class RunLog:
             log.close()
         if self._tensorboard is not None:
             self._tensorboard.close()
+        if self.tracking is not None:
+            self.tracking.close()
 
     def _path(self, name: str) -> Path:
         return self.directory / f"{name}.jsonl"
@@ -140,6 +144,8 @@ class RunLog:
         return self._logs[name]
 
     def _scalars(self, step: int, values: Mapping[str, Any]) -> None:
+        if self.tracking is not None:
+            self.tracking.log(step, values)
         if not self._use_tensorboard:
             return
         if self._tensorboard is None:

@@ -38,7 +38,7 @@ MARKER_CONTENT = {"format": "fidec-run", "version": 1}
 STATES = ("running", "done", "failed", "preempted")
 # The files of a run. Overwriting removes these and keeps a user's own files.
 CONTENTS = (
-    *("config.json", "environment.json", "status.json", "run.log"),
+    *("config.json", "environment.json", "status.json", "run.log", "track.json"),
     *("train.jsonl", "eval.jsonl", "episodes.jsonl", "exploration.jsonl", "time.jsonl"),
     *("tb", "checkpoints", "replay", "policy", "init", "flow"),
     *(AUDIT, COMPARISON, LADDER, "ladder.png", REPORT),

@@ -189,6 +189,10 @@ class RunConfig:
     """Pixel tasks only: renderer of the environments. By default the one that the data was made with."""
     candidates: int = 1
     """Actions drawn for each observation in evaluations. With more than 1 the critic chooses among them."""
+    track: Literal["wandb", "trackio", "mlflow"] | None = None
+    """Also send the numbers of the logs to this tracker, as a run of its project fidec. The tracker's own environment
+    variables say where it keeps them. If it fails, the run goes on without it. TensorBoard's files are always in
+    tb/."""
     checkpoint_interval: int = 10_000
     """Steps between checkpoints."""
     keep_checkpoints: int = 2
@@ -324,6 +328,7 @@ class RunConfig:
             "memory_limit",
             "eval_envs",
             "eval_background",
+            "track",
         )
         values = json.loads(json.dumps({name: v for name, v in self.to_json().items() if name not in free}))
         return values | {f"algo.{name}": value for name, value in values.pop("options").items()}

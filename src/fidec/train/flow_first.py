@@ -70,6 +70,7 @@ def stage_config(config: RunConfig, out: Path, episodes: int) -> RunConfig:
         init_from=None,
         validation=validation,
         check_data=False,
+        track=None,
         out=out,
     )
 

@@ -20,6 +20,7 @@ from fidec.store import versions
 from fidec.store.checkpoint import Checkpoints, Restored
 from fidec.store.replay import ReplayStore
 from fidec.store.rundir import RunDirectory
+from fidec.store.trackers import Tracking
 from fidec.train import loop
 from fidec.train.checks import is_checked
 from fidec.train.config import RunConfig
@@ -80,6 +81,9 @@ def open_sessions(
         config = start.config
         journal = Journal(start.directory, progress, f"seed {config.seed}" if several else "")
         stack.callback(journal.log.close)
+        if config.track is not None:
+            facts = config.fixed() | {"steps": config.steps, "online_steps": config.online_steps}
+            journal.log.tracking = Tracking(config.track, start.directory.path, facts, journal.message)
         session = Session(
             config=config,
             keys=loop.keys_of(config.seed),

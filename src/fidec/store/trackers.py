@@ -1,0 +1,143 @@
+"""Experiment trackers: Weights & Biases, trackio and MLflow. They get a copy of a run's numbers.
+
+A tracker is an option, and the run does not depend on it: its first error is reported, and the rest of the run is not
+tracked. Where the numbers go is the tracker's own business (`WANDB_MODE=offline`, `TRACKIO_DIR`,
+`MLFLOW_TRACKING_URI`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NotRequired, Protocol, TypedDict
+
+from fidec.extras import require
+from fidec.store import files
+
+PROJECT = "fidec"
+FILE = "track.json"  # in the run directory: a resumed run continues with the same entry of its tracker
+
+
+class Tracker(Protocol):
+    def log(self, step: int, numbers: dict[str, float]) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+class Entry(TypedDict):
+    """What a tracker calls the run."""
+
+    tracker: str
+    id: str
+    name: NotRequired[str]
+
+
+class WandB:
+    """A run of Weights & Biases."""
+
+    def __init__(self, entry: Entry, directory: Path, config: Mapping[str, Any]):
+        wandb = require("wandb", "wandb")
+        self._run = wandb.init(
+            project=PROJECT,
+            name=entry["name"],
+            id=entry["id"],
+            resume="allow",
+            reinit="create_new",  # several seeds may be trained in one process
+            dir=directory,
+            config=dict(config),
+            settings=wandb.Settings(silent=True),
+        )
+        # Not its own step, which cannot go back: a resumed run repeats some.
+        self._run.define_metric("*", step_metric="step")
+
+    def log(self, step: int, numbers: dict[str, float]) -> None:
+        self._run.log({"step": step, **numbers})
+
+    def finish(self) -> None:
+        self._run.finish()
+
+
+class Trackio:
+    """A run of trackio, which is local unless it is told otherwise."""
+
+    def __init__(self, entry: Entry, directory: Path, config: Mapping[str, Any]):
+        trackio = require("trackio", "trackio")
+        settings = {"name": entry["name"], "config": dict(config), "resume": "allow", "embed": False}
+        self._run = trackio.init(project=PROJECT, **settings)
+
+    def log(self, step: int, numbers: dict[str, float]) -> None:
+        self._run.log(numbers, step=step)
+
+    def finish(self) -> None:
+        self._run.finish()
+
+
+class MLflow:
+    """A run of MLflow. Its client is used directly, because `mlflow.log_metric` knows one run in a process."""
+
+    def __init__(self, entry: Entry, directory: Path, config: Mapping[str, Any]):
+        self._mlflow = require("mlflow", "mlflow")
+        self._client = self._mlflow.MlflowClient()
+        experiment = self._client.get_experiment_by_name(PROJECT)
+        id_ = self._client.create_experiment(PROJECT) if experiment is None else experiment.experiment_id
+        tag = {"fidec.id": entry["id"]}
+        found = self._client.search_runs([id_], f"tags.`fidec.id` = '{entry['id']}'", max_results=1)
+        self._run = found[0] if found else self._client.create_run(id_, run_name=entry["name"], tags=tag)
+        if not found:
+            for name, value in config.items():
+                self._client.log_param(self._run.info.run_id, name, str(value)[:6000])  # MLflow's limit
+
+    def log(self, step: int, numbers: dict[str, float]) -> None:
+        stamp = self._mlflow.utils.time.get_current_time_millis()
+        metrics = [self._mlflow.entities.Metric(name, value, stamp, step) for name, value in numbers.items()]
+        self._client.log_batch(self._run.info.run_id, metrics=metrics)
+
+    def finish(self) -> None:
+        self._client.set_terminated(self._run.info.run_id)
+
+
+TRACKERS: dict[str, Callable[[Entry, Path, Mapping[str, Any]], Tracker]] = {
+    "wandb": WandB,
+    "trackio": Trackio,
+    "mlflow": MLflow,
+}
+
+
+class Tracking:
+    """A tracker whose errors do not stop the run."""
+
+    def __init__(self, name: str, directory: Path, config: Mapping[str, Any], message: Callable[[str], None]):
+        self._name, self._message = name, message
+        self._tracker: Tracker | None = None
+        self._guarded(lambda: self._open(directory, config))
+
+    def _open(self, directory: Path, config: Mapping[str, Any]) -> None:
+        entry = files.find_json(directory / FILE, Entry)
+        if entry is None or entry["tracker"] != self._name:
+            entry = {"tracker": self._name, "id": uuid.uuid4().hex[:16]}
+            files.write_json(directory / FILE, entry)
+        name = "/".join(directory.absolute().parts[-3:])
+        self._tracker = TRACKERS[self._name]({**entry, "name": name}, directory, config)  # type: ignore[typeddict-item]
+
+    def log(self, step: int, values: Mapping[str, Any]) -> None:
+        """Pass on those of `values` that are single numbers."""
+        plain = {name: files.to_builtin(value) for name, value in values.items()}
+        numbers = {name: float(v) for name, v in plain.items() if isinstance(v, int | float)}
+        if self._tracker is not None and numbers:
+            tracker = self._tracker
+            self._guarded(lambda: tracker.log(step, numbers))
+
+    def close(self) -> None:
+        if self._tracker is not None:
+            self._guarded(self._tracker.finish)
+            self._tracker = None
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception as error:  # whatever a tracker raises; the run's own logs have everything
+            self._tracker = None
+            with contextlib.suppress(Exception):
+                self._message(f"{self._name} failed and is not used from here on: {type(error).__name__}: {error}")
