@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fidec.algos.common.base import METHODS
 from fidec.errors import ConfigError
 from fidec.serve.asking import Ask
 from fidec.serve.lanes import Lanes
@@ -69,3 +70,17 @@ def test_candidates_are_chosen_by_the_critic(lanes):
         Lanes(make_policy(algo="bc"), candidates=2)
     with pytest.raises(ConfigError, match="not 3"):
         Lanes(make_policy(), largest=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS.builtin())
+def test_every_method_is_served(name):
+    policy = make_policy(algo=name, denoiser_blocks=1, diffusion_steps=2, policy_hidden=(8,))
+    lanes = Lanes(policy, largest=2)
+    noise = 0.5 if "noise" in lanes.dials else 1.0
+    served = lanes([Ask(OBSERVATION, 3, 0, 1.0, 1.0), Ask(2 * OBSERVATION, 3, 1, noise, 1.0)])
+    policy.reset(seed=3)
+    for factor in (1.0, noise):
+        policy.warm_up(noise=factor)
+    expected = [policy(OBSERVATION), policy(2 * OBSERVATION, noise=noise)]
+    np.testing.assert_allclose(served[:, 0], expected, atol=1e-5)

@@ -54,6 +54,7 @@ def start(processes, run, *options: object) -> tuple[subprocess.Popen, str]:
         (("--token-file", "short"), ("short", "at least 16", "openssl rand")),
         (("--port", 70000), ("--port", "70000")),
         (("--queue", 0), ("--queue", "at least 1")),
+        (("--candidates", 0), ("--candidates", "at least 1")),
         (("--batch", 3), ("largest batch", "not 3")),
         (("--strength", -1), ("strength", "-1")),
     ],

@@ -207,6 +207,9 @@ def test_the_end_answers_what_waits_and_closes_with_1001(lanes, monkeypatch):
         busy, idle = await client.connect(), await client.connect()
         asked = asyncio.create_task(busy())
         await asyncio.to_thread(entered.wait, 10)
+        posted = asyncio.create_task(client.post({"observation": [0, 0, 0]}))
+        while not len(client.server.batcher):
+            await asyncio.sleep(0.005)
         ending = asyncio.create_task(client.app.stop())
         await asyncio.sleep(0.02)
         assert (await idle()).startswith("stopping: ")
@@ -214,6 +217,7 @@ def test_the_end_answers_what_waits_and_closes_with_1001(lanes, monkeypatch):
         assert (await client.get("/health"))[0] == 503
         gate.set()
         assert (await asked)["actions"].shape == (1, 2)
+        assert (await posted)[0] == 200
         for socket in (busy, idle):
             await socket.socket.receive()
             assert socket.socket.close_code == 1001
@@ -271,8 +275,10 @@ def test_images_come_stacked_or_frame_by_frame():
         bad = stacked[0].astype(int)
         bad[0, 0, 0] = 256
         assert "0 to 256" in (await client.post({"image": bad.tolist(), "seed": 0, "step": 0}))[1]["error"]
-        answer = (await client.post({"image": frames[0].tolist(), "seed": 0, "step": 0}))[1]["error"]
-        assert "single frame, which needs a stream" in answer
+        for place in ({"seed": 0, "step": 0}, {}):
+            answer = (await client.post({"image": frames[0].tolist(), **place}))[1]["error"]
+            assert "a single frame, which has no stream here: send all 2 frames, or name a `client`" in answer
+        assert (await client.post({"image": frames[0].tolist(), "client": "a"}))[1]["step"] == 0
 
     talk(lanes, test)
 

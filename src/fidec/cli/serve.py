@@ -47,8 +47,9 @@ def main(argv: list[str]) -> int:
     args = parse(ServeArgs, argv, "fidec serve")
     if not 0 <= args.port < 2**16:
         raise ConfigError(f"--port must lie in [0, 65535], not {args.port}")
-    if args.queue < 1:
-        raise ConfigError(f"--queue must be at least 1, not {args.queue}")
+    for option, count in (("--queue", args.queue), ("--candidates", args.candidates)):
+        if count is not None and count < 1:
+            raise ConfigError(f"{option} must be at least 1, not {count}")
 
     from fidec.audit.run import candidates_of
     from fidec.console import Output, Progress

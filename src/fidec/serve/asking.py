@@ -51,14 +51,16 @@ class Reader:
             raise Refused("field", "`step` needs `seed`, and excludes `reset`: it names a place of its own")
         if step is None and stream is None:
             raise Refused("field", "`seed` and `reset` need `client`, the name of a stream, or `step` beside `seed`")
-        if observation.shape != self.spec.observation_shape and (stream is None or step is not None):
-            raise Refused("shape", f"`{field}` is a single frame, which needs a stream: leave `step` out")
+        single = observation.shape != self.spec.observation_shape
+        if single and (stream is None or stream.shared or step is not None):
+            advice = f"send all {self.spec.frame_stack} frames, or name a `client` and no `step`"
+            raise Refused("shape", f"`{field}` is a single frame, which has no stream here: {advice}")
         if seed is not None and step is not None:
             return Ask(observation, seed, step, **dials)
         assert stream is not None
         if again or (seed is not None and seed != stream.seed):
             stream.restart(stream.seed if seed is None else seed)
-        if observation.shape != self.spec.observation_shape:
+        if single:
             observation = stream.frames(observation)
         ask = Ask(observation, stream.seed, stream.step, **dials)
         stream.step = (stream.step + 1) % (LARGEST + 1)

@@ -13,10 +13,13 @@ REMEMBERED = 1024  # clients of HTTP
 
 
 class Stream:
-    """The position of one client, and its last frames if it sends single images."""
+    """The position of one client, and its last frames if it sends single images.
 
-    def __init__(self, spec: Spec):
-        self.seed, self.step = SEED, 0
+    A `shared` stream is that of all clients without a name. Their frames would be mixed, so it takes none.
+    """
+
+    def __init__(self, spec: Spec, shared: bool = False):
+        self.seed, self.step, self.shared = SEED, 0, shared
         self.frames = Frames(spec.frame_stack)
 
     def restart(self, seed: int) -> None:
@@ -25,7 +28,10 @@ class Stream:
 
 
 class Streams:
-    """The streams of HTTP's clients by name. The one that was not used for the longest time is forgotten first."""
+    """The streams of HTTP's clients by name; the name "" is that of all without one.
+
+    The stream that was not used for the longest time is forgotten first.
+    """
 
     def __init__(self, spec: Spec, limit: int = REMEMBERED):
         self._spec, self._limit = spec, limit
@@ -35,7 +41,7 @@ class Streams:
         return len(self._streams)
 
     def __getitem__(self, client: str) -> Stream:
-        stream = self._streams.pop(client, None) or Stream(self._spec)
+        stream = self._streams.pop(client, None) or Stream(self._spec, shared=not client)
         self._streams[client] = stream
         while len(self._streams) > self._limit:
             self._streams.popitem(last=False)
