@@ -66,6 +66,7 @@ BAD = {
     "words": (pack({"state": "0 0 0"}), "dtype: `state` is the text '0 0 0'"),
     "dict": (pack({"observation": {"state": OBSERVATION}}), "dtype: `observation` is an object with 'state'"),
     "noise": (pack({"state": OBSERVATION, "noise": -1}), "field: noise must be a finite number"),
+    "large": (pack({"state": OBSERVATION, "noise": 1e300}), "field: noise must be a finite number"),
     "noises": (pack({"state": OBSERVATION, "noise": [1, 2]}), "field: `noise` is a list of 2, expected a number"),
     "strength": (pack({"state": OBSERVATION, "strength": float("inf")}), "field: strength must be"),
     "reset": (pack({"state": OBSERVATION, "reset": 1}), r"field: `reset` is 1 \(int\), expected true or false"),

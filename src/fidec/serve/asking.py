@@ -112,7 +112,8 @@ class Reader:
             value = array_of(message[name], name)
             if value.shape != () or value.dtype.kind == "b":
                 raise Refused("field", f"`{name}` is {describe(message[name])}, expected a number")
-            dials[name] = float(value)
+            with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
+                dials[name] = float(value.astype(np.float32))
         try:
             self._check_dials(**dials)
         except ConfigError as error:
