@@ -29,8 +29,8 @@ test-lowest:
 	$(PYTHON) -m venv --clear $(LOWEST)
 	$(PYTHON) constraints/lowest.py > $(LOWEST)/lowest.txt
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(LOWEST)/lowest.txt \
-	  -e '.[ogbench,d4rl,minari,video]' pytest pytest-timeout hypothesis beartype
-	$(LOWEST)/bin/python -m pytest tests/core tests/data tests/store tests/train/test_loop.py \
+	  -e '.[ogbench,d4rl,minari,video,serve]' pytest pytest-timeout hypothesis beartype
+	$(LOWEST)/bin/python -m pytest tests/core tests/data tests/store tests/serve tests/train/test_loop.py \
 	  tests/make/test_make_dataset.py
 
 check: $(VENV)/.dev

@@ -5,7 +5,8 @@ import tomllib
 
 with open("pyproject.toml", "rb") as file:
     project = tomllib.load(file)["project"]
-extras = [line for name in ("ogbench", "d4rl", "minari", "video") for line in project["optional-dependencies"][name]]
+optional = project["optional-dependencies"]
+extras = [line for name in ("ogbench", "d4rl", "minari", "video", "serve") for line in optional[name]]
 for line in [*project["dependencies"], *extras]:
     if bound := re.match(r"([\w-]+)(?:\[.*\])?>=([\w.]+)", line):
         print(f"{bound[1]}=={bound[2]}")

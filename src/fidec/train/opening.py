@@ -15,6 +15,7 @@ from fidec.data import OfflineDataset
 from fidec.data.feed import CHUNK_BYTES, Data, Feed, HostFeed, free_memory, host_device
 from fidec.data.holdout import hold_out
 from fidec.data.sampling import Sampling
+from fidec.data.statistics import data_statistics
 from fidec.launch import usable_cores
 from fidec.store import versions
 from fidec.store.checkpoint import Checkpoints, Restored
@@ -72,7 +73,10 @@ def open_sessions(
             drawn = [draw_proposals(algorithm, state, each, *how) for each in sources]
         return data.feed(config.seed, config.batch_size, sampling, [] if signals.received else drawn)
 
-    value = data_value(config, dataset)
+    value, statistics = (
+        data_value(config, dataset),
+        data_statistics([dataset] if buffer is None else [dataset, buffer]),
+    )
     rows = len(starts) * sum(each.size for each in sources)
     data = _place(config, sources, sampling, rows * _bytes(proposals) // config.batch_size)
     progress = stack.enter_context(Progress(config.total, enabled=not quiet))
@@ -104,6 +108,7 @@ def open_sessions(
             held_out=None if held is None else Validation(learner, held, sampling),
             callback=callback,
             declaration=env.declaration if env is not None else "",
+            statistics=statistics,
             background=_in_background(config, callback),
         )
         stack.callback(lambda session=session: session.feed.close())

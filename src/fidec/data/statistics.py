@@ -1,0 +1,82 @@
+"""What a deployed policy is compared with: ranges, means and deviations of the data it was trained on.
+
+They are stored in the policy (`fidec.train.session`) and read by the monitor of `fidec serve`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from fidec.data.dataset import OfflineDataset
+from fidec.data.mapped import chunk_rows
+
+FRAMES = 4096  # images that are read of a data set, at equal distances: all of them may be many gigabytes
+AT_BOUND = 0.999  # of the way from the middle of the bounds; data never lies on a bound exactly
+
+
+def features_of(observations: np.ndarray, channels: int = 0) -> np.ndarray:
+    """(rows, features), float64: vectors as they are, of images the mean of each channel of the newest frame."""
+    if observations.ndim == 4:
+        newest = observations[..., observations.shape[-1] - channels :]
+        return newest.mean(axis=(1, 2), dtype=np.float64)
+    return observations.reshape(len(observations), -1).astype(np.float64)
+
+
+def distances(features: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
+    """The root mean square of the z-scores of each row; about 1 for the data itself."""
+    return np.sqrt(np.square((features - mean) / std).mean(axis=-1))
+
+
+def data_statistics(datasets: Sequence[OfflineDataset]) -> dict[str, Any]:
+    """Statistics of all rows of these data sets, for JSON. The same data gives the same numbers.
+
+    Observations and actions have `mean`, `std`, `low` and `high` for each dimension, in the user's units. `distance`
+    has quantiles of `distances` of the observations. `at_bound` is the share of action dimensions at a bound.
+    """
+    spec = datasets[0].spec
+    observations = _columns(lambda: _features(datasets))
+    mean, std = np.asarray(observations["mean"]), np.asarray(observations["std"])
+    far = np.concatenate([distances(part, mean, std) for part in _features(datasets)])
+    edge = sum(int((np.abs(part) > AT_BOUND).sum()) for each in datasets for part in _parts(each.actions))
+    return {
+        "rows": sum(each.size for each in datasets),
+        "observations": observations,
+        "distance": dict(zip(("p50", "p99", "max"), np.quantile(far, (0.5, 0.99, 1.0)).tolist(), strict=True)),
+        "actions": _columns(
+            lambda: (
+                spec.to_user_units(part).astype(np.float64) for each in datasets for part in _parts(each.actions)
+            )
+        ),
+        "at_bound": edge / sum(each.actions.size for each in datasets),
+    }
+
+
+def _parts(array: Any) -> Iterator[np.ndarray]:
+    """All rows of vectors, or some rows of images, a few at a time."""
+    rows = np.arange(len(array))
+    if array.ndim == 4 and len(array) > FRAMES:
+        rows = np.linspace(0, len(array) - 1, FRAMES).astype(np.int64)
+    step = chunk_rows(array)
+    for start in range(0, len(rows), step):
+        chosen = rows[start : start + step]
+        yield array[chosen] if array.ndim == 4 else array[start : start + step]
+
+
+def _features(datasets: Sequence[OfflineDataset]) -> Iterator[np.ndarray]:
+    for each in datasets:
+        for part in _parts(each.observations):
+            yield features_of(part, each.observations.shape[-1])
+
+
+def _columns(parts: Any) -> dict[str, list[float]]:
+    """Mean, standard deviation and range of each column; `parts()` gives the rows, twice."""
+    totals = [(len(part), part.sum(axis=0), part.min(axis=0), part.max(axis=0)) for part in parts()]
+    counts, sums, lows, highs = zip(*totals, strict=True)
+    mean = np.sum(sums, axis=0) / sum(counts)
+    std = np.sqrt(sum(np.square(part - mean).sum(axis=0) for part in parts()) / sum(counts))
+    std = np.where(std > 1e-6 * np.abs(mean), std, 1.0)  # as in `observation_statistics`: a constant column
+    low, high = np.min(lows, axis=0), np.max(highs, axis=0)
+    return {name: value.tolist() for name, value in (("mean", mean), ("std", std), ("low", low), ("high", high))}

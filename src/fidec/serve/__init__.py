@@ -1,0 +1,1 @@
+"""A policy server: openpi's websocket protocol, and JSON over HTTP, on one port (docs/serve.md)."""

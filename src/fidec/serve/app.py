@@ -1,0 +1,212 @@
+"""The network: HTTP and websockets on one port, by aiohttp."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import traceback
+from contextlib import suppress
+from typing import Any
+
+from fidec.extras import require
+from fidec.serve import page, wire
+from fidec.serve.errors import Refused
+from fidec.serve.security import Gate
+from fidec.serve.server import Server
+from fidec.serve.streams import Stream
+
+PURPOSE = "fidec serve"
+PATIENCE = 20.0  # seconds for a client to send its request, or to take its answer
+MOST_CLIENTS = 1024  # open websockets
+_OPEN = ("/health", "/healthz")  # for load balancers and for openpi, without a token
+_HEADERS = {
+    "Server": "fidec",
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+}
+
+
+class App:
+    """The handlers of one server."""
+
+    def __init__(self, server: Server, gate: Gate):
+        self._web = require("aiohttp.web", "serve", PURPOSE)
+        self._types = require("aiohttp", "serve", PURPOSE).WSMsgType
+        require("msgpack", "serve", PURPOSE)
+        self.server, self._gate = server, gate
+        self._active, self._stopping = 0, False
+
+    def application(self) -> Any:
+        web = self._web
+
+        @web.middleware
+        async def guard(request: Any, handler: Any) -> Any:
+            return await self._guard(request, handler)
+
+        app = web.Application(middlewares=[guard], client_max_size=self.server.largest_message)
+        app.router.add_get("/", self._root)
+        app.router.add_post("/act", self._act)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/metadata", self._metadata)
+        app.router.add_get("/metrics", self._metrics)
+        return app
+
+    # --- HTTP -------------------------------------------------------------------------------------------------
+
+    async def _guard(self, request: Any, handler: Any) -> Any:
+        """Check who asks, and turn errors into answers."""
+        web = self._web
+        try:
+            if request.path not in _OPEN:
+                self._gate.check_site(request.headers)
+                if request.path != "/" or self._is_upgrade(request):
+                    self._gate.check_token(request.headers)
+            response = await handler(request)
+        except Refused as error:
+            response = self._refusal(error)
+        except web.HTTPRequestEntityTooLarge:
+            limit = self.server.largest_message
+            response = self._refusal(Refused("too_large", f"the message is larger than {limit} bytes"))
+            response.force_close()  # what it still sends is not read
+        except web.HTTPException as error:
+            response = self._json({"error": f"{request.method} {request.path[:80]}: {error.reason}"}, error.status)
+            response.headers.update({k: v for k, v in error.headers.items() if k == "Allow"})
+        except (asyncio.CancelledError, ConnectionError):
+            raise
+        except Exception as error:
+            self.server.say(traceback.format_exc().rstrip())
+            response = self._refusal(Refused("internal", f"the server failed: {type(error).__name__}"))
+        if not response.prepared:
+            for name, value in _HEADERS.items():
+                response.headers.setdefault(name, value)
+        return response
+
+    def _is_upgrade(self, request: Any) -> bool:
+        return request.headers.get("Upgrade", "").lower() == "websocket"
+
+    def _json(self, value: Any, status: int = 200) -> Any:
+        return self._web.Response(body=wire.write_json(value), status=status, content_type="application/json")
+
+    def _count(self, error: Refused) -> Refused:
+        self.server.metrics.errors[error.reason] += 1
+        return error
+
+    def _refusal(self, error: Refused) -> Any:
+        response = self._json({"error": str(error), "reason": self._count(error).reason}, error.status)
+        if error.status == 503:
+            response.headers["Retry-After"] = "1"
+        if error.status == 401:
+            response.headers["WWW-Authenticate"] = "Bearer"
+        return response
+
+    async def _root(self, request: Any) -> Any:
+        if self._is_upgrade(request):
+            return await self._socket(request)
+        response = self._web.Response(text=page.HTML, content_type="text/html")
+        response.headers["Content-Security-Policy"] = page.POLICY
+        return response
+
+    async def _act(self, request: Any) -> Any:
+        begin = time.perf_counter()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                body = await request.read()
+        except TimeoutError:
+            raise Refused("malformed", f"the message did not arrive within {PATIENCE:g} s") from None
+        message = wire.read_json(body)
+        client = message.get("client") or request.transport
+        self._active += 1
+        try:
+            answer = await self.server.answer(message, self.server.http_stream(message), _name(client))
+        finally:
+            self._active -= 1
+        self.server.metrics.answered("http", time.perf_counter() - begin)
+        return self._json(answer)
+
+    async def _health(self, request: Any) -> Any:
+        return self._json({"status": "stopping" if self._stopping else "ok"}, 503 if self._stopping else 200)
+
+    async def _healthz(self, request: Any) -> Any:
+        return self._web.Response(
+            text="stopping\n" if self._stopping else "OK\n", status=503 if self._stopping else 200
+        )
+
+    async def _metadata(self, request: Any) -> Any:
+        return self._json(self.server.describe())
+
+    async def _metrics(self, request: Any) -> Any:
+        text = self.server.metrics_text().encode()
+        return self._web.Response(body=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+    # --- openpi's websockets ----------------------------------------------------------------------------------
+
+    async def _socket(self, request: Any) -> Any:
+        if self._stopping:
+            raise Refused("stopping", "the server stops")
+        if len(self.server.clients) >= MOST_CLIENTS:
+            raise Refused("overload", f"{MOST_CLIENTS} websockets are open. Try again later")
+        limit = self.server.largest_message
+        socket = self._web.WebSocketResponse(compress=False, max_msg_size=limit, timeout=1.0)
+        await socket.prepare(request)
+        self.server.clients.add(socket)
+        try:
+            await self._send(socket, wire.write_msgpack(self.server.facts))
+            await self._converse(socket, Stream(self.server.spec))
+        except (ConnectionError, TimeoutError):  # the client has gone, or does not take its answers
+            pass
+        finally:
+            self.server.clients.discard(socket)
+        return socket
+
+    async def _converse(self, socket: Any, stream: Stream) -> None:
+        """Answer one message after the other. An error is a text, which openpi's client raises; then it goes on."""
+        types, previous = self._types, None
+        while not socket.closed:
+            message = await socket.receive()
+            begin = time.perf_counter()
+            if message.type not in (types.BINARY, types.TEXT):
+                if message.type == types.ERROR:
+                    large = getattr(message.data, "code", None) == 1009
+                    self._count(Refused("too_large" if large else "malformed", ""))
+                return
+            self._active += 1
+            try:
+                if message.type == types.TEXT:
+                    raise Refused(
+                        "malformed", "the frame is text: send binary frames of msgpack, or JSON to POST /act"
+                    )
+                answer = await self.server.answer(wire.read_msgpack(message.data), stream, socket)
+                if previous is not None:
+                    answer["server_timing"]["prev_total_ms"] = previous
+                await self._send(socket, wire.write_msgpack(answer))
+                previous = 1e3 * (time.perf_counter() - begin)
+                self.server.metrics.answered("websocket", previous / 1e3)
+            except Refused as error:
+                await self._send(socket, f"{self._count(error).reason}: {error}")
+            finally:
+                self._active -= 1
+
+    async def _send(self, socket: Any, content: bytes | str) -> None:
+        async with asyncio.timeout(PATIENCE):
+            await (socket.send_str(content) if isinstance(content, str) else socket.send_bytes(content))
+
+    # --- the end ----------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Answer what waits, then close the websockets with 1001, "going away"."""
+        self._stopping = True
+        await self.server.batcher.stop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(3.0):  # for clients that do not take their answers
+                while self._active:
+                    await asyncio.sleep(0.005)
+        closing = [socket.close(code=1001, message=b"the server stops") for socket in list(self.server.clients)]
+        await asyncio.gather(*closing, return_exceptions=True)
+
+
+def _name(client: Any) -> Any:
+    """What tells clients apart, for the size of batches only."""
+    return client if isinstance(client, str) else id(client)

@@ -1,0 +1,153 @@
+"""The server without its network: it reads messages, asks the policy, counts, and describes itself."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fidec.serve.asking import Ask, Reader
+from fidec.serve.batching import Batcher
+from fidec.serve.errors import Refused
+from fidec.serve.lanes import Lanes
+from fidec.serve.metrics import Metrics
+from fidec.serve.monitor import make_monitor
+from fidec.serve.streams import Stream, Streams
+
+_MEANINGS = {
+    "requests": "Requests that the figures of the monitor are about.",
+    "observation_distance_p50": "Median distance of observations from the data, in root mean square z-scores.",
+    "observation_distance_p99": "99 % quantile of the distance of observations from the data.",
+    "observation_dimensions_outside": "Share of observation dimensions outside the range of the data.",
+    "observations_far": "Share of observations far from the data.",
+    "action_dimensions_outside": "Share of action dimensions outside the range of the data's actions.",
+    "action_dimensions_at_bound": "Share of action dimensions at a bound.",
+}
+
+
+class Server:
+    """One policy and its clients. `say(text)` writes a line for the operator."""
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        version: str,
+        say: Callable[[str], None],
+        *,
+        noise: float = 1.0,
+        strength: float = 1.0,
+        queue: int = 256,
+    ):
+        self.lanes, self.spec, self.say, self._queue = lanes, lanes.spec, say, queue
+        lanes.check_dials(noise=noise, strength=strength)
+        self.reader = Reader(self.spec, lanes.check_dials, noise, strength)
+        self.metrics, self.streams = Metrics(lanes.sizes), Streams(self.spec)
+        self.monitor, monitoring = make_monitor(lanes.policy, say)
+        self.clients: set[Any] = set()  # open websockets
+        self.facts = self._facts(version, monitoring) | {"noise": noise, "strength": strength}
+        # A number of an observation takes up to 25 characters in JSON. Clients may send more than the policy reads.
+        self.largest_message = max(2**22, 32 * int(np.prod(self.spec.observation_shape)))
+
+    def start(self) -> None:
+        """Start the thread that computes, inside a running event loop."""
+        self.batcher = Batcher(self._compute, self.lanes.sizes[-1], self._queue, self._observe)
+
+    async def answer(self, message: dict[str, Any], stream: Stream | None, client: Hashable) -> dict[str, Any]:
+        """The actions for a message, or `Refused`."""
+        begin = time.perf_counter()
+        self.batcher.check()  # before the stream moves on, so that a refused message can be sent again
+        ask = self.reader(message, stream)
+        try:
+            actions = await self.batcher(ask, client)
+        except Refused:
+            raise
+        except Exception as error:
+            self.say("".join(traceback.format_exception(error)).rstrip())
+            raise Refused("internal", f"the policy failed: {type(error).__name__}") from error
+        timing = {"infer_ms": 1e3 * (time.perf_counter() - begin)}
+        return {"actions": actions, "seed": ask.seed, "step": ask.step, "server_timing": timing}
+
+    def http_stream(self, message: dict[str, Any]) -> Stream | None:
+        """The stream of a client of HTTP; None for a message that names the place of its random numbers."""
+        client = message.get("client")
+        if client is None:
+            return None if {"seed", "step", "reset"} & message.keys() else self.streams[""]
+        if not isinstance(client, str) or not 0 < len(client) <= 128:
+            raise Refused("field", "`client` has to be a text of 1 to 128 characters")
+        return self.streams[client]
+
+    def _compute(self, asks: Sequence[Ask]) -> list[Any]:
+        self.metrics.batches.add(len(asks))
+        actions = self.lanes(asks)
+        finite = [bool(np.isfinite(each).all()) for each in actions]
+        refusal = Refused("policy", "the policy gave an action that is not finite: it must not be used")
+        return [each if usable else refusal for each, usable in zip(actions, finite, strict=True)]
+
+    def _observe(self, asks: Sequence[Ask], results: Sequence[Any]) -> None:
+        """Compare what was seen and done with the data."""
+        rows = [row for row, result in enumerate(results) if isinstance(result, np.ndarray)]
+        if self.monitor is not None and rows:
+            self.monitor(np.stack([asks[row].observation for row in rows]), np.stack([results[row] for row in rows]))
+
+    def _facts(self, version: str, monitoring: str) -> dict[str, Any]:
+        policy, spec, (low, high) = self.lanes.policy, self.spec, self.spec.bounds
+        known = {name: policy.info.get(name) for name in ("step", "task", "env", "dataset")}
+        return {
+            "server": f"fidec {version}",
+            "algo": policy.algo,
+            **{name: value for name, value in known.items() if isinstance(value, str | int)},
+            "observation": {
+                "shape": list(spec.observation_shape),
+                "dtype": spec.observation_dtype,
+                "fields": list(self.reader.names),
+                "frame_stack": spec.frame_stack,
+            },
+            "actions": {
+                "shape": [spec.chunk, spec.step_dim],
+                "low": list(low),
+                "high": list(high),
+                "replan": spec.replan,
+            },
+            "dials": list(self.lanes.dials),
+            "largest_batch": self.lanes.sizes[-1],
+            "monitor": monitoring,
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """For GET /metadata: what is served, and how it goes."""
+        live: dict[str, Any] = {
+            "clients": len(self.clients),
+            "queue": len(self.batcher),
+            "requests": dict(self.metrics.requests),
+            "errors": {reason: count for reason, count in self.metrics.errors.items() if count},
+            "latency_ms": self.metrics.latency(),
+        }
+        if self.monitor is None:
+            return {**self.facts, "live": live}
+        live["monitor"] = self.monitor.figures()
+        return {**self.facts, "data_statistics": self.monitor.statistics, "live": live}
+
+    def metrics_text(self) -> str:
+        """For GET /metrics."""
+        gauges: dict[str, tuple[float, str]] = {
+            "fidec_queue_length": (len(self.batcher), "Requests that wait."),
+            "fidec_clients": (len(self.clients), "Open websockets."),
+            "fidec_monitor_on": (int(self.monitor is not None), "Whether the policy has statistics of its data."),
+        }
+        if self.monitor is not None:
+            for name, value in self.monitor.figures().items():
+                gauges[f"fidec_monitor_{name}"] = (value, _MEANINGS[name])
+            usual = self.monitor.statistics
+            gauges["fidec_data_observation_distance_p99"] = (
+                usual["distance"]["p99"],
+                "99 % quantile of the distance of the training data itself.",
+            )
+            gauges["fidec_data_action_dimensions_at_bound"] = (
+                usual["at_bound"],
+                "Share of the training data's action dimensions at a bound.",
+            )
+        info = {name: self.facts[name] for name in ("server", "algo", "step") if name in self.facts}
+        return self.metrics.text(gauges, info)
