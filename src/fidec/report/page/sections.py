@@ -19,8 +19,11 @@ from fidec.train.provenance import DEFAULT, command_of, options_of
 EPISODES = 2_000  # rows of a table; a browser sorts and filters these at once
 
 
-def run_section(run: Facts, number_: int, points: int, page: Path, embed: bool) -> Html:
-    """Everything about one run. `page` is the file, to which links are relative."""
+def run_section(run: Facts, number_: int, points: int, page: Path, embed: bool, short: bool = False) -> Html:
+    """Everything about one run. `page` is the file, to which links are relative.
+
+    A `short` section has the episodes of the last evaluation, and the options that are not the default.
+    """
     name = f"run{number_}"
     return tag(
         "section",
@@ -34,8 +37,8 @@ def run_section(run: Facts, number_: int, points: int, page: Path, embed: bool) 
         tag("h3", "What was trained on what"),
         pairs(_facts(run)),
         *_time(run),
-        *_episodes(run, name),
-        *_options(run, name),
+        *_episodes(run, name, short),
+        *_options(run, name, short),
         *_command(run),
         class_="run",
         aria_labelledby=name,
@@ -229,16 +232,17 @@ def video_source(path: Path, page: Path, embed: bool) -> str:
     return quote(Path(os.path.relpath(path.resolve(), page.resolve().parent)).as_posix())
 
 
-def _episodes(run: Facts, name: str) -> Iterator[Html]:
+def _episodes(run: Facts, name: str, short: bool) -> Iterator[Html]:
     if not run.episodes:
         return
-    shown = run.episodes[-EPISODES:]
+    last = run.episodes[-1]["step"]
+    shown = [row for row in run.episodes if row["step"] == last or not short][-EPISODES:]
     columns = ["step", "episode", "seed", "status", "success", "return", "length"]
     rows = [[_cell(row.get(column)) for column in columns] for row in shown]
     left_out = f" The last {len(shown):,} of {len(run.episodes):,}." if len(shown) < len(run.episodes) else ""
     yield tag("h3", "Episodes")
     whole = filtered(f"{name}-episodes", columns, rows, "filter episodes, for example: ok 1000")
-    yield tag("details", tag("summary", f"{len(shown):,} episodes of all evaluations.{left_out}"), whole)
+    yield tag("details", tag("summary", f"{len(shown):,} episodes.{left_out}"), whole)
 
 
 def _cell(value: Any) -> str:
@@ -258,7 +262,7 @@ def filtered(id_: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], wo
     )
 
 
-def _options(run: Facts, name: str) -> Iterator[Html]:
+def _options(run: Facts, name: str, short: bool) -> Iterator[Html]:
     options = options_of(run.config)
     changed = [option for option in options if option.source != DEFAULT]
     columns = ["option", "value", "source"]
@@ -268,8 +272,9 @@ def _options(run: Facts, name: str) -> Iterator[Html]:
 
     yield tag("h3", "Options")
     yield table(columns, rows(changed), "Those that are not the default", class_="words")
-    whole = filtered(f"{name}-options", columns, rows(options), "filter options", "words")
-    yield tag("details", tag("summary", f"all {len(options)} options"), whole)
+    if not short:
+        whole = filtered(f"{name}-options", columns, rows(options), "filter options", "words")
+        yield tag("details", tag("summary", f"all {len(options)} options"), whole)
 
 
 def _option(value: Any) -> str:

@@ -24,7 +24,9 @@ from fidec.report.runs import SUCCESS
 from fidec.store import files
 from fidec.store.versions import version
 
+# So that a page stays below 3 MB, however many runs it is about.
 POINTS = 30_000  # of all charts; about 40 bytes each
+LONG, SECTIONS = 30, 100  # runs with long sections, and with sections of their own
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ def write_report(
         raise ConfigError(f"--out {out} is a directory: name a file, such as {out / 'report.html'}")
     points = int(np.clip(POINTS // (15 * len(runs)), 30, 400))
     title = title or (runs[0].place if len(runs) == 1 else f"{len(runs)} runs")
+    short = len(runs) > LONG
+    sections = [run_section(r, i, points, out, embed_videos, short) for i, r in enumerate(runs[:SECTIONS])]
     body = join(
         tag("a", "skip to the runs", href="#runs", class_="skip"),
         tag("header", tag("h1", title), _made(runs)),
@@ -77,7 +81,8 @@ def write_report(
             _extra(extra),
             _overview(runs) if len(runs) > 1 else None,
             _comparisons(runs, points),
-            tag("div", *(run_section(run, i, points, out, embed_videos) for i, run in enumerate(runs)), id="runs"),
+            tag("div", *sections, id="runs"),
+            _without_section(runs),
             _left_out(left_out or {}),
         ),
     )
@@ -137,7 +142,7 @@ def _overview(runs: Sequence[Facts]) -> Html:
         found = concerns(run)
         bad = sum(each.severity == "bad" for each in found)
         words = f"{bad} problems, {len(found) - bad} notes" if found else "none"
-        link = tag("a", run.method, href=f"#run{index}")
+        link = tag("a", run.method, href=f"#run{index}") if index < SECTIONS else run.method
         minutes = f"{spent / 60:.1f}"
         rows.append([link, run.place, run.config.seed, run.state, f"{run.step:,}", of, score, minutes, words])
     columns = ["method", "task", "seed", "state", "step", "measure", "last evaluation", "minutes", "warnings"]
@@ -185,6 +190,15 @@ def _curves(comparison: compare.Comparison) -> Chart:
     return Chart(
         "Learning curves", "step" if online else "update", run.unit, lines, limits=limits, marks=marks, note=note
     )
+
+
+def _without_section(runs: Sequence[Facts]) -> Html:
+    if len(runs) <= SECTIONS:
+        return join()
+    text = (
+        f"{len(runs) - SECTIONS} more runs are in the tables only. `fidec report` with their directories shows them."
+    )
+    return tag("p", text)
 
 
 def _left_out(left_out: dict[Path, str]) -> Html:
