@@ -37,7 +37,7 @@ STATES = ("running", "done", "failed", "preempted")
 CONTENTS = (
     *("config.json", "environment.json", "status.json", "run.log"),
     *("train.jsonl", "eval.jsonl", "episodes.jsonl", "exploration.jsonl", "time.jsonl"),
-    *("tb", "checkpoints", "replay", "policy", "audit", "init", "flow"),
+    *("tb", "checkpoints", "replay", "policy", "audit", "export", "init", "flow"),
 )
 # Of these, what a run without a step does not have, or has empty.
 RESULTS = (*(f"{name}.jsonl" for name in REPLAYED), "checkpoints", "replay", "policy", "audit")
