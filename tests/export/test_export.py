@@ -94,24 +94,28 @@ def run_without_fidec(directory: Path, target: str, source: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def check_batches(policy, directory, target, choice=PLAIN, sizes=(1, 7, 64), tolerance=1e-5):
-    """The export gives the policy's actions, for every batch size, with the noise that the policy draws."""
-    program, rng = trace(policy, choice), np.random.default_rng(3)
-    inputs, wanted = {}, {}
-    for size in sizes:
+@cache  # the targets share it: most of a test's time is the compilation of the policy for each size
+def samples_of(policy, choice):
+    """By batch size: observations, the noise that the policy draws for them, and its actions."""
+    program, rng, found = trace(policy, choice), np.random.default_rng(3), {}
+    for size in (1, 7, 64):
         shape = (size, *policy.spec.observation_shape)
         images = rng.integers(0, 256, shape, dtype=np.uint8)
         observations = images if policy.spec.images else rng.standard_normal(shape).astype(np.float32)
-        taken = verify.sample(policy, choice, program, observations, 5, size)
-        inputs[f"observations{size}"], wanted[str(size)] = observations, taken
-        if taken.noise is not None:
-            inputs[f"noise{size}"] = taken.noise[0]
+        found[size] = verify.sample(policy, choice, program, observations, 5, size)
+    return found
+
+
+def check_batches(policy, directory, target, choice=PLAIN, tolerance=1e-5):
+    """The export gives the policy's actions, for every batch size, with the noise that the policy draws."""
+    samples = samples_of(policy, choice)
+    inputs = {f"observations{size}": each.observations[0] for size, each in samples.items()}
+    inputs |= {f"noise{size}": each.noise[0] for size, each in samples.items() if each.noise is not None}
     np.savez(directory / "inputs.npz", **inputs)
-    source = PROGRAM.format(blocked="BLOCKED", use=USE[target], sizes=sizes)
-    run_without_fidec(directory, target, source)
+    run_without_fidec(directory, target, PROGRAM.format(blocked="BLOCKED", use=USE[target], sizes=list(samples)))
     with np.load(directory / "outputs.npz") as outputs:
-        for size, taken in wanted.items():
-            verify.compare(policy.spec, taken, outputs[size][None], tolerance)
+        for size, each in samples.items():
+            verify.compare(policy.spec, each, outputs[str(size)][None], tolerance)
 
 
 QUICK = {("fidec", "onnx"), ("fidec", "numpy"), ("fidec", "stablehlo"), ("ifql", "onnx"), ("bc", "numpy")}
@@ -172,11 +176,26 @@ def test_without_noise_there_is_one_input(tmp_path):
     check_batches(policy, tmp_path / "out", "numpy", Choice(noise=0.0))
 
 
+def test_a_policy_can_be_compared_at_data_that_is_named(tmp_path):
+    columns = {"observations": np.ones((50, 4)), "actions": np.zeros((50, 2)), "terminals": np.arange(50) == 49}
+    np.savez(tmp_path / "mine.npz", **columns)
+    result = export_policy(policy_of("bc"), "numpy", tmp_path / "out", data=f"npz:{tmp_path / 'mine.npz'}")
+    assert result["verification"]["real"] == 35
+    assert result["without_data"] is None
+
+
 def test_draws_that_noise_0_leaves_are_refused(tmp_path):
     policy = policy_of("fidec_closed_form", constraint="renoised")
     with pytest.raises(RunError, match="random numbers"):
         export_policy(policy, "numpy", tmp_path / "out", noise=0.0)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_the_closed_form_of_one_score_needs_no_solve(tmp_path):
+    policy = policy_of("fidec_closed_form", constraint="local")
+    export_policy(policy, "onnx", tmp_path / "out")
+    check_batches(policy, tmp_path / "out", "onnx")
 
 
 def test_an_operation_without_translation_is_named(tmp_path):

@@ -60,7 +60,8 @@ def test_without_its_data_only_random_observations_are_compared(cli, trained, tm
     code, out, err = cli("export", "alone", "--to", "numpy", "--out", "out")
     assert code == 0, err
     assert "35 random and 0 real observations" in out
-    assert "only random observations were compared" in out
+    assert "only random observations were compared: alone is a policy without its run" in out
+    assert "alone" not in (tmp_path / "out" / "metadata.json").read_text()
     assert "none from the data" in (tmp_path / "out" / "README.md").read_text()
     check_error(cli("export", "alone", "--to", "numpy", "--out", "b", "--data", "npz:no.npz"), 1, "no.npz")
 

@@ -50,6 +50,13 @@ def loop(x):
     return lax.scan(lambda c, r: (jnp.tanh(c + r[0] + table[r[1]]) * r[2], None), x, rows)[0]
 
 
+def history(x):
+    """What a loop collects: the values before its steps, of two carries that change places."""
+    step = lambda c, r: ((c[1] + r, c[0]), (c[0], c[1] * r))  # noqa: E731
+    ends, rows = lax.scan(step, (x, 2 * x), jnp.arange(3.0), reverse=True)
+    return jnp.concatenate([*ends, *rows[0], rows[1].sum(axis=0)], axis=-1)
+
+
 def best_of(x):
     rows = jnp.stack([x, -x, 2 * x])
     return jnp.take_along_axis(rows, jnp.argmax(rows.sum(-1), 0)[None, :, None], 0)[0]
@@ -72,6 +79,7 @@ CASES = {
     "products in a batch": lambda x: jnp.einsum("kbi,kbj->bij", jnp.stack([x, 1 - x]), jnp.stack([x, 2 + x])),
     "best of": best_of,
     "loop": loop,
+    "history": history,
     "calls": lambda x: double(x) + jax.checkpoint(double)(x) + jax.grad(lambda y: jax.nn.gelu(y).sum())(x),
     "rows": lambda x: x.reshape(-1)[:, None].reshape(x.shape) + x.astype(jnp.int32).astype(jnp.float32),
     "uniform": lambda x: jnp.sin((jnp.zeros_like(x[..., :1]) + 2.0) * jnp.arange(3.0)) + 0 * x[..., :1],

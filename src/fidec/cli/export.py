@@ -64,5 +64,5 @@ def main(argv: list[str]) -> int:
         f"largest difference {checked['largest_difference']:.1e} of half the action range"
     )
     if not checked["real"]:
-        print(f"only random observations were compared: {checked['no_data']}")
+        print(f"only random observations were compared: {result['without_data']}")
     return 0

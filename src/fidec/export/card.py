@@ -135,8 +135,6 @@ def readme(metadata: Mapping[str, Any]) -> str:
     )
     if verification["ties"]:
         lines.append(f"{verification['ties']} observations had two candidates of equal value and were not compared.")
-    if not verification["real"]:
-        lines.append(f"Why none from the data: {plain(verification['no_data'])}")
     lines += ["", "## Scores", ""]
     if evaluation is None:
         lines.append("The run was not evaluated.")

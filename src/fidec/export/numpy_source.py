@@ -130,13 +130,11 @@ class NumpyWriter:
         self._blocks.append(len(self._blocks))
         self._place.append(self._blocks[-1])
         results = walk(body, [*fixed, *carry, *rows], self)
-        if carry:
-            left, right = (
-                ", ".join(text) for text in ([c.name for c in carry], [self.array(v) for v in results[:carries]])
-            )
-            self.add(-1, f"{left} = {right}")
-        for name, value in zip(lists, results[carries:], strict=True):
+        for name, value in zip(lists, results[carries:], strict=True):  # first: it may be the value before this step
             self.add(-1, f"{name}.append({self.array(value)})")
+        if carry:
+            left, right = [each.name for each in carry], [self.array(value) for value in results[:carries]]
+            self.add(-1, f"{', '.join(left)} = {', '.join(right)}")
         self._place.pop()
         order = "[::-1]" if parameters["reverse"] else ""
         stacked = [

@@ -106,6 +106,10 @@ class OnnxWriter:
     def row(self, column: Reference, step: int) -> str:
         return self.node("Gather", [column.name, self.constant(np.int64(step))], axis=0)
 
+    def stack(self, rows: Sequence[Value]) -> str:
+        whole = [self.node("Unsqueeze", [self.array(row), self.integers([0])]) for row in rows]
+        return self.node("Concat", whole, axis=0)
+
     def loop(self, equation: Any, inputs: Sequence[Value]) -> list[Value]:
         raise AssertionError("loops are unrolled")
 

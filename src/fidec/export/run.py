@@ -15,6 +15,7 @@ from fidec.register import unknown
 from fidec.store import files, trees
 from fidec.store.directories import replacing_directory
 from fidec.store.rundir import check_links
+from fidec.train.config import RunConfig
 from fidec.train.origin import check_data, data_of
 from fidec.train.policy import Policy, load_policy
 
@@ -36,7 +37,7 @@ def export_policy(
     tolerance: float = verify.TOLERANCE,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Write a policy as files that need no fidec, as `fidec export` does; returns what metadata.json holds.
+    """Write a policy as files that need no fidec, as `fidec export` does; returns the metadata and their directory.
 
     `policy` is a run, a policy directory or a `Policy`. `to` is "onnx", "stablehlo" or "numpy". `out` is a new or
     empty directory, by default RUN/export/TARGET. The factors are fixed in the files. With `noise` 0 the files take
@@ -55,7 +56,7 @@ def export_policy(
     program = trace(policy, choice)
     metadata = card.describe(policy, program, choice, to, license)
     metadata |= {"policy_sha256": _digest(policy), **card.describe_run(directory)}
-    sample, counts = _sample(policy, choice, program, directory, data, seed)
+    sample, counts, reason = _sample(policy, choice, program, directory, data, seed)
     created = [parent for parent in place.parents if not parent.exists()]
     try:
         with files.writing(place, "the export"), replacing_directory(place) as new:
@@ -71,7 +72,8 @@ def export_policy(
             with contextlib.suppress(OSError):
                 parent.rmdir()
         raise
-    return files.to_builtin({"directory": place, **metadata})
+    # The reason may hold paths of this machine, so it is not in the files.
+    return files.to_builtin({"directory": place, "without_data": reason, **metadata})
 
 
 def _require(target: str) -> None:
@@ -130,12 +132,12 @@ def _digest(policy: Policy) -> str:
 
 def _sample(
     policy: Policy, choice: Choice, program: Program, directory: Path | None, data: str | None, seed: int
-) -> tuple[verify.Sample, dict[str, Any]]:
-    """What to compare at, and how many observations of each kind."""
-    dataset, reason = None, "the policy has no run"
-    if directory is not None:
+) -> tuple[verify.Sample, dict[str, int], str | None]:
+    """What to compare at, how many observations of each kind, and why none are from data, if so."""
+    dataset, reason = None, "the policy was given without its run"
+    if directory is not None or data is not None:
         try:
-            dataset = data_of(directory, data)
+            dataset = data_of(directory, data) if directory else RunConfig().load(str(data))
             check_data(policy, dataset)
         except FidecError as error:
             if data is not None:  # which was asked for
@@ -143,4 +145,4 @@ def _sample(
             dataset, reason = None, str(error)
     observations, real = verify.observations_for(policy.spec, dataset, COUNT, seed)
     sample = verify.sample(policy, choice, program, observations, seed, SIZES[policy.spec.images])
-    return sample, {"random": COUNT, "real": real, **({} if real else {"no_data": reason})}
+    return sample, {"random": COUNT, "real": real}, None if real else reason

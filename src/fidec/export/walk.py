@@ -154,7 +154,7 @@ def _scalar(equation: Any, scalars: list[np.ndarray]) -> Any:
         return equation.primitive.bind(*scalars, **parameters) if name not in _SAME else scalars[0]
 
 
-def _unrolled(equation: Any, inputs: list[Value], writer: Writer) -> list[Value]:
+def _unrolled(equation: Any, inputs: list[Value], writer: Any) -> list[Value]:
     """A loop, step after step. Its counters are then constants."""
     parameters, body = equation.params, equation.params["jaxpr"]
     constants, carries, length = (parameters[name] for name in ("num_consts", "num_carry", "length"))
@@ -164,9 +164,12 @@ def _unrolled(equation: Any, inputs: list[Value], writer: Writer) -> list[Value]
         results = walk(body, [*fixed, *carry, *(row_of(column, step, writer) for column in columns)], writer)
         carry = results[:carries]
         rows.append(results[carries:])
-    if rows and rows[0]:
-        raise ConfigError("the method collects the results of a loop, which has no translation to this format")
-    return carry
+    ordered = rows[::-1] if parameters["reverse"] else rows
+    stacked = [
+        Reference(writer.stack(column), variable.aval.shape, variable.aval.dtype)
+        for column, variable in zip(zip(*ordered, strict=True), equation.outvars[carries:], strict=True)
+    ]
+    return [*carry, *stacked]
 
 
 def row_of(column: Value, step: int, writer: Any) -> Value:
