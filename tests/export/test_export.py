@@ -194,8 +194,8 @@ def test_draws_that_noise_0_leaves_are_refused(tmp_path):
 @pytest.mark.slow
 def test_the_closed_form_of_one_score_needs_no_solve(tmp_path):
     policy = policy_of("fidec_closed_form", constraint="local")
-    export_policy(policy, "onnx", tmp_path / "out")
-    check_batches(policy, tmp_path / "out", "onnx")
+    export_policy(policy, "onnx", tmp_path / "out", tolerance=1e-3)  # it divides by a small damping
+    check_batches(policy, tmp_path / "out", "onnx", tolerance=1e-3)
 
 
 def test_an_operation_without_translation_is_named(tmp_path):
