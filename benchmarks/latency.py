@@ -90,7 +90,7 @@ def _measure(args: BenchmarkArgs, algo: str, size: str) -> dict[str, Any]:
     for call in calls.values():
         for observation in observations[:20]:
             call(observation)
-    seconds = np.array([_round(list(calls.values()), observations) for _ in range(args.rounds)])
+    seconds = np.array([interleaved(list(calls.values()), observations) for _ in range(args.rounds)])
     figures: dict[str, Any] = {"algo": algo, "size": size}
     for name, times in zip(calls, 1e6 * np.moveaxis(seconds, -1, 0), strict=True):
         figures |= {f"{name}_us_p{percent}": float(np.percentile(times, percent)) for percent in (50, 99)}
@@ -99,7 +99,7 @@ def _measure(args: BenchmarkArgs, algo: str, size: str) -> dict[str, Any]:
     return {**figures, "ratio": ratio, "ratio_quartiles": [low, high]}
 
 
-def _round(calls: Sequence[Callable[[np.ndarray], Any]], observations: np.ndarray) -> np.ndarray:
+def interleaved(calls: Sequence[Callable[[np.ndarray], Any]], observations: np.ndarray) -> np.ndarray:
     """Seconds of each call for each observation, (observations, calls)."""
     seconds = np.empty((len(observations), len(calls)))
     for number, observation in enumerate(observations):

@@ -20,6 +20,7 @@ _PUBLIC = {
     "compare": "fidec.report.compare",
     "dataset_from_arrays": "fidec.data",
     "evaluate": "fidec.api",
+    "export_policy": "fidec.export.run",  # `fidec.export` is the package
     "fit": "fidec.api",
     "load_dataset": "fidec.data",
     "load_policy": "fidec.train.policy",
@@ -36,6 +37,7 @@ __all__ = [
     "compare",
     "dataset_from_arrays",
     "evaluate",
+    "export_policy",
     "fit",
     "load_dataset",
     "load_policy",
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from fidec.data import dataset_from_arrays as dataset_from_arrays
     from fidec.data import load_dataset as load_dataset
     from fidec.errors import FidecError as FidecError
+    from fidec.export.run import export_policy as export_policy
     from fidec.report.compare import compare as compare
     from fidec.train.policy import Policy as Policy
     from fidec.train.policy import load_policy as load_policy

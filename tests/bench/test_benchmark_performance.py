@@ -7,7 +7,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from benchmarks import growth, latency, startup
+from benchmarks import export, growth, latency, startup
 
 from fidec.errors import ConfigError
 
@@ -19,6 +19,16 @@ def test_latency(capsys):
     assert row["ratio_quartiles"][0] <= row["ratio"] <= row["ratio_quartiles"][1]
     head, rule, line = capsys.readouterr().out.splitlines()[-3:]
     assert head.count("|") == rule.count("|") == line.count("|") == 8  # seven columns, for a page in Markdown
+    assert line.startswith("| bc ")
+
+
+@pytest.mark.slow  # two exports, each compared in a process of its own
+def test_export(capsys):
+    (row,) = export.main(["--algos", "bc", "--sizes", "1x4", "--rounds", "2", "--calls", "20"])
+    assert all(row[f"{name}_us_p50"] <= row[f"{name}_us_p99"] for name in ("policy", "onnx", "numpy"))
+    assert row["policy_ratio"] == 1.0
+    head, rule, line = capsys.readouterr().out.splitlines()[-3:]
+    assert head.count("|") == rule.count("|") == line.count("|") == 8
     assert line.startswith("| bc ")
 
 

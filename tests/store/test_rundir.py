@@ -76,6 +76,7 @@ def test_create_write_and_read_back(tmp_path):
     others = {
         "audit",
         "comparison.json",
+        "export",
         "ladder.json",
         "ladder.png",
         "report.html",

@@ -26,6 +26,7 @@ COMMANDS = {
     "select": ("fidec.cli.select", "choose among policies with a few real episodes"),
     "tune": ("fidec.cli.tune", "train several budgets on one behaviour flow, and choose among them"),
     "audit": ("fidec.cli.audit", "measure how far a refined policy has moved from its behaviour flow"),
+    "export": ("fidec.cli.export", "write a policy as ONNX, StableHLO or NumPy files that need no fidec"),
     "serve": ("fidec.cli.serve", "serve a policy to robots: openpi's websockets, and JSON over HTTP"),
     "sweep": ("fidec.cli.sweep", "train several seeds, methods and values of options, and compare them"),
     "compare": ("fidec.cli.compare", "compare finished runs: scores, differences, learning curves"),

@@ -54,10 +54,11 @@ def main(argv: list[str]) -> int:
     if not args.values and (args.discount is not None or args.updates is not None):
         raise ConfigError("--discount and --updates are options of the estimated values: give --values too")
 
-    from fidec.audit.run import candidates_of, check_data, check_transport, data_of, describe
+    from fidec.audit.run import candidates_of, check_transport, describe
     from fidec.audit.values import UPDATES, check_values, estimate_values, value_sentences
     from fidec.store import files
     from fidec.store.rundir import check_links
+    from fidec.train.origin import check_data, data_of
     from fidec.train.policy import load_policy
 
     policy = load_policy(args.directory)

@@ -10,7 +10,7 @@ tb/  checkpoints/  policy/
 replay/           transitions of the online phase; the checkpoints refer to them
 init/             the state that a run started from, if that is of another run
 flow/             the behaviour flow, if it was trained first: a run, or a copy of another run's policy
-audit/  comparison.json  ladder.json  ladder.png  report.html   what other commands found about the run
+audit/  comparison.json  ladder.json  ladder.png  export/  report.html   what other commands add
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from fidec.store.records import ROWS, Config, Environment, Marker, Status
 
 MARKER = "run.json"
 LOCK = "lock"
-# Results about a run, which commands add to it: `fidec audit`, `fidec eval --base`, `fidec eval --ladder`.
-AUDIT, COMPARISON, LADDER, REPORT = "audit", "comparison.json", "ladder.json", "report.html"
+# What commands add to a run: `fidec audit`, `eval --base`, `eval --ladder`, `export`, `report`.
+AUDIT, COMPARISON, LADDER, EXPORT, REPORT = "audit", "comparison.json", "ladder.json", "export", "report.html"
 MARKER_CONTENT = {"format": "fidec-run", "version": 1}
 STATES = ("running", "done", "failed", "preempted")
 # The files of a run. Overwriting removes these and keeps a user's own files.
@@ -41,7 +41,7 @@ CONTENTS = (
     *("config.json", "environment.json", "status.json", "run.log", "track.json"),
     *("train.jsonl", "eval.jsonl", "episodes.jsonl", "exploration.jsonl", "time.jsonl"),
     *("tb", "checkpoints", "replay", "policy", "init", "flow"),
-    *(AUDIT, COMPARISON, LADDER, "ladder.png", REPORT),
+    *(AUDIT, COMPARISON, LADDER, "ladder.png", EXPORT, REPORT),
 )
 # Of these, what a run without a step does not have, or has empty.
 RESULTS = (*(f"{name}.jsonl" for name in REPLAYED), "checkpoints", "replay", "policy", AUDIT)

@@ -1,0 +1,76 @@
+"""`fidec export`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from fidec.cli.output import parse, print_json
+from fidec.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class ExportArgs:
+    """Write a policy as files that need no fidec: ONNX, StableHLO, or NumPy source with safetensors.
+
+    Normalisation of observations and units of actions are inside. Random numbers are an input, `noise`. The export is
+    compared with the policy before it is kept. metadata.json and README.md describe it.
+    """
+
+    directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Run directory or policy directory."""
+    to: str
+    """Target: onnx, stablehlo or numpy."""
+    out: Path | None = None
+    """New or empty directory for the files; by default RUN/export/TARGET."""
+    candidates: int = 1
+    """Choose among this many actions by value. Fixed in the files."""
+    noise: float = 1.0
+    """Factor of the policy's random draws. Fixed in the files; with 0 they take no noise."""
+    deterministic: bool = False
+    """As --noise 0: one action for an observation, and files without the input noise."""
+    strength: float = 1.0
+    """Factor of the displacement of a refined policy. Fixed in the files."""
+    license: str | None = None
+    """Licence of the files, for their metadata; by default none is stated."""
+    data: str | None = None
+    """Data source of the real observations to compare at; by default the run's own training data."""
+    tolerance: float = 1e-5
+    """Largest difference from the policy, as a part of half the action range."""
+    seed: int = 0
+    """Seed of the observations and the noise of the comparison."""
+    json: bool = False
+    """Print only the metadata, as JSON."""
+
+
+def main(argv: list[str]) -> int:
+    args = parse(ExportArgs, argv, "fidec export")
+
+    from fidec.export.card import FILES
+    from fidec.export.run import export_policy
+
+    own = ("directory", "to", "out", "json", "deterministic")
+    options = {name: value for name, value in vars(args).items() if name not in own}
+    if args.deterministic:
+        if args.noise not in (0.0, 1.0):
+            raise ConfigError(f"--deterministic has no noise, so --noise {args.noise:g} cannot be given with it")
+        options["noise"] = 0.0
+    result = export_policy(args.directory, args.to, args.out, **options)
+    if args.json:
+        print_json(result)
+        return 0
+    checked = result["verification"]
+    print(f"{result['directory']}: {', '.join((*FILES[args.to], 'metadata.json', 'README.md'))}")
+    for entry in (*result["inputs"], *result["outputs"]):
+        print(f"  {entry['name']:<13} ({', '.join(map(str, entry['shape']))}) {entry['dtype']}")
+    ties = f"; {checked['ties']} in which two candidates had equal values left out" if checked["ties"] else ""
+    print(
+        f"compared with the policy at {checked['random']} random and {checked['real']} real observations{ties}: "
+        f"largest difference {checked['largest_difference']:.1e} of half the action range"
+    )
+    if not checked["real"]:
+        print(f"only random observations were compared: {result['without_data']}")
+    return 0

@@ -1,0 +1,216 @@
+"""What is written beside an export: metadata.json and README.md, the model card."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fidec.errors import RunError
+from fidec.export.trace import Choice, Program
+from fidec.store import versions
+from fidec.store.rundir import RunDirectory
+from fidec.train.policy import Policy
+
+FORMAT = 1
+FILES = {"onnx": ("policy.onnx",), "stablehlo": ("policy.stablehlo",), "numpy": ("policy.py", "policy.safetensors")}
+NEEDS = {"onnx": "onnxruntime", "stablehlo": "jax, flatbuffers", "numpy": "numpy"}
+TITLES = {"onnx": "ONNX", "stablehlo": "StableHLO", "numpy": "NumPy"}
+# Names that others gave: the files hold no code or markup from them.
+_HARMLESS = {ord(character): None for character in "`<>[]|\\*_#"}
+
+
+def describe(policy: Policy, program: Program, choice: Choice, target: str, license: str | None) -> dict[str, Any]:
+    """The metadata that do not depend on the run or the verification."""
+    spec, low_high = policy.spec, policy.spec.bounds
+    inputs: list[dict[str, Any]] = [
+        {
+            "name": "observations",
+            "shape": ["batch", *spec.observation_shape],
+            "dtype": spec.observation_dtype,
+            "units": "of the data that was trained on; normalisation is inside"
+            if spec.observation_mean is not None
+            else "of the data that was trained on",
+            "frame_stack": spec.frame_stack,
+        }
+    ]
+    if program.width:
+        columns = []
+        for column in program.columns:
+            bounds = {} if column.draw.low is None else {"low": column.draw.low, "high": column.draw.high}
+            columns.append({"start": column.start, "stop": column.stop, "distribution": column.draw.kind, **bounds})
+        inputs.append({"name": "noise", "shape": ["batch", program.width], "dtype": "float32", "columns": columns})
+    steps = [spec.chunk] if spec.chunk > 1 else []
+    output = {"name": "actions", "shape": ["batch", *steps, spec.step_dim], "dtype": "float32"}
+    output |= {"units": "of the data that was trained on", "low": low_high[0], "high": low_high[1]}
+    return {
+        "format": FORMAT,
+        "target": target,
+        "fidec": versions.version("fidec"),
+        "algo": policy.algo,
+        "step": policy.info.get("step"),
+        "license": license,
+        "chunk": spec.chunk,
+        "replan": spec.replan,
+        **choice._asdict(),
+        "inputs": inputs,
+        "outputs": [output],
+    }
+
+
+def describe_run(directory: Path | None) -> dict[str, Any]:
+    """The data and the last evaluation of the run, as far as they are recorded."""
+    found: dict[str, Any] = {"data": None, "evaluation": None}
+    if directory is None or not (directory / "run.json").exists():
+        return found
+    run = RunDirectory.open(directory, read_only=True)
+    try:
+        data = run.read_environment().get("dataset") or {}
+        found["data"] = {name: data.get(name) for name in ("name", "transitions", "sha256")}
+        rows = [row for row in run.read_jsonl("eval") if row.get("evaluation/score") is not None]
+    except RunError:
+        return found
+    if rows:
+        names = ("score", "score_low", "score_high", "success", "return", "n")
+        last = {name: rows[-1].get(f"evaluation/{name}") for name in names}
+        found["evaluation"] = {"step": rows[-1].get("step"), **{k: v for k, v in last.items() if v is not None}}
+    return found
+
+
+def plain(text: Any) -> str:
+    """Text from a file or a user on one line, without characters that markdown or HTML would act on."""
+    words = " ".join(str(text).translate(_HARMLESS).split())
+    return "".join(character for character in words if character.isprintable())[:200]
+
+
+def readme(metadata: Mapping[str, Any]) -> str:
+    """The model card."""
+    target, verification = metadata["target"], metadata["verification"]
+    observations, *noise = metadata["inputs"]
+    (actions,) = metadata["outputs"]
+    data, evaluation, step = metadata["data"], metadata["evaluation"], metadata["step"]
+    lines = [
+        f"# A policy of {plain(metadata['algo'])}, as {TITLES[target]}",
+        "",
+        f"Exported by fidec {metadata['fidec']}" + (f" after {step} training steps." if step is not None else "."),
+        f"Using it needs {NEEDS[target]}, and not fidec. All facts of this page are in `metadata.json`.",
+        "",
+        f"- Licence: {plain(metadata['license'] or 'none stated')}",
+        f"- SHA-256 of the policy's arrays: `{metadata['policy_sha256']}`",
+    ]
+    if data is not None:
+        lines.append(f"- Data: {plain(data['name'])}, {data['transitions']} transitions, SHA-256 `{data['sha256']}`")
+    dials = [f"{name} {metadata[name]:g}" for name in ("candidates", "noise", "strength") if metadata[name] != 1]
+    if dials:
+        lines.append(f"- Fixed at export: {', '.join(dials)}")
+    lines += ["", "## Inputs and output", "", "| name | shape | type | content |", "|---|---|---|---|"]
+    stacked = f"; {observations['frame_stack']} frames, the oldest first" if observations["frame_stack"] > 1 else ""
+    lines.append(_row(observations, observations["units"] + stacked))
+    for each in noise:
+        parts = [_distribution(column) for column in each["columns"]]
+        lines.append(_row(each, "; ".join(parts) + "; zeros give the action without noise"))
+    bounds = f"units of the data, from {_numbers(actions['low'])} to {_numbers(actions['high'])}"
+    if metadata["chunk"] > 1:
+        bounds += f"; {metadata['chunk']} steps, of which the first {metadata['replan']} were played in training"
+    lines += [
+        _row(actions, bounds),
+        "",
+        "## Use",
+        "",
+        "```python",
+        snippet(metadata),
+        "```",
+        "",
+        "## Verification",
+        "",
+    ]
+    real = f"{verification['real']} from the data" if verification["real"] else "none from the data"
+    lines.append(
+        f"Compared with fidec's own policy for {verification['random']} random observations and {real}, with the "
+        f"same noise, in a process without fidec. Largest difference: {verification['largest_difference']:.1e} of "
+        f"half the action range (refused above {verification['tolerance']:.0e})."
+    )
+    if verification["ties"]:
+        lines.append(f"{verification['ties']} observations had two candidates of equal value and were not compared.")
+    lines += ["", "## Scores", ""]
+    if evaluation is None:
+        lines.append("The run was not evaluated.")
+    else:
+        shown = [f"{name} {value:g}" for name, value in evaluation.items() if name not in ("step", "n")]
+        episodes = f" over {evaluation['n']} episodes" if "n" in evaluation else ""
+        lines.append(
+            f"The run's last evaluation, at step {evaluation['step']}{episodes}, of fidec's own policy as the run "
+            f"was configured: {', '.join(shown)}."
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _row(entry: Mapping[str, Any], content: str) -> str:
+    shape = f"({', '.join(map(str, entry['shape']))})"
+    return f"| `{entry['name']}` | {shape} | {entry['dtype']} | {content} |"
+
+
+def _distribution(column: Mapping[str, Any]) -> str:
+    names = {"normal": "standard normal", "gumbel": "standard Gumbel", "uniform": "uniform"}
+    limits = f" from {column['low']:g} to {column['high']:g}" if "low" in column else ""
+    return f"columns {column['start']} to {column['stop'] - 1} {names[column['distribution']]}{limits}"
+
+
+def _numbers(values: Any) -> str:
+    values = [f"{value:g}" for value in values]
+    return values[0] if len(set(values)) == 1 else f"[{', '.join(values)}]"
+
+
+def noise_source(columns: Any, generator: str = "rng") -> str:
+    """Python that draws the noise of a batch."""
+    parts = []
+    for column in columns:
+        size = f"(batch, {column['stop'] - column['start']})"
+        if column["distribution"] == "uniform":
+            parts.append(f"{generator}.uniform({column['low']!r}, {column['high']!r}, {size})")
+        else:
+            function = {"normal": "standard_normal", "gumbel": "gumbel"}[column["distribution"]]
+            parts.append(f"{generator}.{function}({'size=' if function == 'gumbel' else ''}{size})")
+    whole = parts[0] if len(parts) == 1 else f"np.concatenate([{', '.join(parts)}], axis=1)"
+    return f"{whole}.astype(np.float32)"
+
+
+def snippet(metadata: Mapping[str, Any]) -> str:
+    """A program that runs beside the files."""
+    target, observations = metadata["target"], metadata["inputs"][0]
+    noise = metadata["inputs"][1]["columns"] if len(metadata["inputs"]) > 1 else None
+    first = {
+        "onnx": [
+            "import numpy as np",
+            "import onnxruntime",
+            "",
+            'policy = onnxruntime.InferenceSession("policy.onnx")',
+        ],
+        "stablehlo": [
+            "import jax",
+            "import numpy as np",
+            "",
+            'policy = jax.export.deserialize(bytearray(open("policy.stablehlo", "rb").read()))',
+            "act = jax.jit(policy.call)",
+        ],
+        "numpy": ["import numpy as np", "", "import policy  # policy.py, with policy.safetensors beside it"],
+    }[target]
+    shape = f"(batch, {', '.join(map(str, observations['shape'][1:]))})"
+    lines = [*first, "", "batch = 1"]
+    lines.append(f'observations = np.zeros({shape}, "{np.dtype(observations["dtype"]).name}")')
+    names = ["observations"]
+    if noise is not None:
+        lines += ["rng = np.random.default_rng(0)", f"noise = {noise_source(noise)}"]
+        names.append("noise")
+    arguments = ", ".join(names)
+    feed = ", ".join(f'"{name}": {name}' for name in names)
+    calls = {"onnx": f'(actions,) = policy.run(["actions"], {{{feed}}})', "stablehlo": f"actions = act({arguments})"}
+    return "\n".join([*lines, calls.get(target, f"actions = policy.act({arguments})"), "print(actions)"])
+
+
+def as_text(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """The metadata as the properties of an ONNX file."""
+    return {"fidec": json.dumps(metadata), "license": metadata["license"] or "none stated"}

@@ -1,0 +1,45 @@
+"""Run an export in a process without fidec: `python check.py TARGET DIRECTORY INPUTS OUTPUTS`.
+
+INPUTS is an npz file with observations and, if the policy takes it, noise; both in parts of one size. OUTPUTS gets
+the actions. fidec and, but for StableHLO, JAX cannot be imported here.
+"""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import numpy as np
+
+
+def function_of(target, directory):
+    """The policy as a function of one part of the inputs."""
+    if target == "onnx":
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(directory / "policy.onnx", providers=["CPUExecutionProvider"])
+        return lambda inputs: session.run(["actions"], inputs)[0]
+    if target == "stablehlo":
+        import jax
+
+        exported = jax.export.deserialize(bytearray((directory / "policy.stablehlo").read_bytes()))
+        call = jax.jit(exported.call)
+        return lambda inputs: np.asarray(call(*inputs.values()))
+    spec = importlib.util.spec_from_file_location("policy", directory / "policy.py")
+    module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    spec.loader.exec_module(module)  # type: ignore[union-attr]
+    return lambda inputs: module.act(**inputs)
+
+
+def main(target, directory, source, result):
+    for name in ("fidec", *(() if target == "stablehlo" else ("jax", "flax", "jaxlib"))):
+        sys.modules[name] = None  # type: ignore[assignment]  # an import of it fails
+    run = function_of(target, Path(directory))
+    with np.load(source) as inputs:
+        columns = {name: inputs[name] for name in ("observations", "noise") if name in inputs}
+    parts = range(len(columns["observations"]))
+    actions = [np.asarray(run({name: array[part] for name, array in columns.items()})) for part in parts]
+    np.save(result, np.stack(actions))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

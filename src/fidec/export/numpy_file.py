@@ -1,0 +1,67 @@
+"""The two files of an export to NumPy: `policy.py`, which needs NumPy alone, and `policy.safetensors`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fidec.export.card import noise_source
+from fidec.export.numpy_operations import HELPERS
+from fidec.export.numpy_source import INDENT, write
+from fidec.export.trace import Program
+from fidec.store import files, trees
+
+_HEAD = '''"""A policy as a NumPy program. README.md describes it. Written by fidec; it needs NumPy alone.
+
+    import policy
+    actions = policy.act(observations{noise})
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+
+def load(path):
+    """The arrays of a safetensors file: the length of the header, the header as JSON, then the bytes."""
+    data = Path(path).read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    types = {{"F32": "<f4", "I32": "<i4", "U32": "<u4", "U8": "|u1", "BOOL": "|b1"}}
+    arrays = {{}}
+    for name, entry in json.loads(data[8 : 8 + length]).items():
+        if name != "__metadata__":
+            start, stop = (8 + length + offset for offset in entry["data_offsets"])
+            array = np.frombuffer(data[start:stop], types[entry["dtype"]])
+            arrays[name] = array.reshape(entry["shape"])
+    return arrays
+
+
+W = load(Path(__file__).with_name("policy.safetensors"))
+'''
+_NOISE = '''
+
+def draw_noise(batch, rng):
+    """The noise of a batch; `rng` is a `numpy.random.Generator`."""
+    return {draw}
+'''
+
+
+def write_files(directory: Path, program: Program, metadata: Mapping[str, Any]) -> None:
+    source = write(program)
+    trees.save_flat(directory / "policy.safetensors", source.weights)
+    columns: Sequence[Any] = metadata["inputs"][1]["columns"] if program.width else ()
+    parts = [_HEAD.format(noise=", noise" if program.width else "")]
+    parts += [f"\n\n{HELPERS[name]}" for name in source.helpers]
+    if columns:
+        parts.append(_NOISE.format(draw=noise_source(columns)))
+    shape = ", ".join(map(str, ("batch", *program.spec.observation_shape)))
+    noise = f", noise (batch, {program.width})" if program.width else ""
+    parts.append(
+        f"\n\ndef act(observations{', noise' if program.width else ''}):\n"
+        f'{INDENT}"""Actions for observations ({shape}){noise}. README.md has their units."""\n'
+        f"{INDENT}observations = np.asarray(observations, np.{program.spec.observation_dtype})\n"
+        f"{INDENT}B = len(observations)\n{source.body}\n"
+    )
+    files.atomic_write(directory / "policy.py", "".join(parts))
