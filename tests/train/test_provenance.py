@@ -48,7 +48,7 @@ def test_a_run_on_arrays_of_python_has_no_command():
 
 
 def test_sources_of_options(tmp_path: Path):
-    config = read(f"--task {CUBE} --preset nats --algo.hidden 16 16 --seed 1".split())
+    config = read(shlex.split(f"--task {CUBE} --preset nats --algo.hidden 16 16 --seed 1"))
     source = {option.name: option.source for option in options_of(config)}
     assert {name for name, text in source.items() if text == "given"} == {
         "task",

@@ -11,7 +11,7 @@ import contextlib
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NotRequired, Protocol, TypedDict
+from typing import Any, Protocol, TypedDict, cast
 
 from fidec.extras import require
 from fidec.store import files
@@ -31,7 +31,7 @@ class Entry(TypedDict):
 
     tracker: str
     id: str
-    name: NotRequired[str]
+    name: str
 
 
 class WandB:
@@ -116,10 +116,10 @@ class Tracking:
     def _open(self, directory: Path, config: Mapping[str, Any]) -> None:
         entry = files.find_json(directory / FILE, Entry)
         if entry is None or entry["tracker"] != self._name:
-            entry = {"tracker": self._name, "id": uuid.uuid4().hex[:16]}
+            name = "/".join(directory.absolute().parts[-3:])
+            entry = {"tracker": self._name, "id": uuid.uuid4().hex[:16], "name": name}
             files.write_json(directory / FILE, entry)
-        name = "/".join(directory.absolute().parts[-3:])
-        self._tracker = TRACKERS[self._name]({**entry, "name": name}, directory, config)  # type: ignore[typeddict-item]
+        self._tracker = TRACKERS[self._name](cast(Entry, entry), directory, config)
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Pass on those of `values` that are single numbers."""

@@ -119,8 +119,13 @@ class Facts:
 
     def column(self, name: str) -> list[float]:
         """A metric of the training log; NaN where it was not logged."""
-        values = [row.get(name) for row in self.train]
-        return [float("nan") if value is None else value for value in values]
+        return column(self.train, name)
+
+
+def column(rows: Rows, name: str) -> list[float]:
+    """A number of each row; NaN where it is missing."""
+    values = [row.get(name) for row in rows]
+    return [float("nan") if value is None else value for value in values]
 
 
 def read_all(paths: list[Path]) -> tuple[list[Facts], dict[Path, str]]:

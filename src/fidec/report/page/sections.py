@@ -13,7 +13,7 @@ from urllib.parse import quote
 from fidec.report.page.chart import Chart, Line, draw, number
 from fidec.report.page.concerns import Concern, concerns
 from fidec.report.page.html import Html, join, pairs, table, tag
-from fidec.report.page.read import Facts
+from fidec.report.page.read import Facts, column
 from fidec.train.provenance import DEFAULT, command_of, options_of
 
 EPISODES = 2_000  # rows of a table; a browser sorts and filters these at once
@@ -61,7 +61,7 @@ def charts(run: Facts) -> Iterator[Chart]:
     of, name = run.measure
     note = f"{run.config.eval_episodes} episodes an evaluation, 95 % intervals." if run.evaluations else ""
     evaluated = [row for row in run.evaluations if row.get(f"evaluation/{of}") is not None]
-    ends = [[row.get(f"evaluation/{of}{end}") for row in evaluated] for end in ("", "_low", "_high")]
+    ends = [column(evaluated, f"evaluation/{of}{end}") for end in ("", "_low", "_high")]
     lines = [Line(name, [row["step"] for row in evaluated], *ends)] if evaluated else []
     explored = run.column(f"exploration/{of}")
     if any(map(math.isfinite, explored)):
