@@ -1,4 +1,4 @@
-"""`fidec data make | get | list | show | check`."""
+"""`fidec data make | get | list | show | check | map`."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ class SourceArgs:
     """Describe a data set: shapes, ranges, episodes, rewards, hash."""
 
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
-    """ogbench:ID, d4rl:ID, npz:PATH, hdf5:PATH, minari:ID, a task id, or the path of a data file."""
+    """ogbench:ID, d4rl:ID, npz:PATH, hdf5:PATH, minari:ID, table:PATH, robomimic:PATH, lerobot:DIR, a task id, or the
+    path of a data file."""
     data_dir: Path | None = None
     """Directory of the data files; by default the cache directory."""
     json: bool = False
@@ -90,6 +91,21 @@ class CheckArgs(SourceArgs):
     """Check a data set and explain the findings. The exit code is 1 if there is an error."""
 
 
+@dataclass(frozen=True)
+class MapArgs:
+    """Propose a mapping file for CSV or Parquet tables: which columns are observation, action, reward, episode, time.
+
+    Check it, then use it as the source table:FILE.
+    """
+
+    tables: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TABLE...")]
+    """CSV or Parquet files with the same columns."""
+    out: Path | None = None
+    """The file to write; by default columns.toml in the directory of the first table."""
+    overwrite: bool = False
+    """Replace an existing file."""
+
+
 def main(argv: list[str]) -> int:
     commands = {
         "make": (MakeArgs, _make, "make an OGBench data set with OGBench's scripted oracles"),
@@ -97,6 +113,7 @@ def main(argv: list[str]) -> int:
         "list": (ListArgs, _list, "list the data files of the cache, and what can be made"),
         "show": (SourceArgs, _show, "describe a data set in numbers"),
         "check": (CheckArgs, _check, "check a data set and explain the findings"),
+        "map": (MapArgs, _map, "propose a mapping file for CSV or Parquet tables"),
     }
     return subcommands("fidec data", commands, argv)
 
@@ -169,6 +186,24 @@ def _list(args: ListArgs) -> int:
     else:
         print("no data files yet")
     print(f"fidec data make can make: {', '.join(RECIPES)}")
+    return 0
+
+
+def _map(args: MapArgs) -> int:
+    from fidec.data.propose import proposal
+    from fidec.errors import ConfigError
+    from fidec.store import files
+
+    if not args.tables:
+        raise ConfigError("name a table, a CSV or Parquet file")
+    out = args.out or args.tables[0].parent / "columns.toml"
+    if out.exists() and not args.overwrite:
+        raise ConfigError(f"{out} exists. Give --overwrite to replace it, or another --out")
+    text = proposal(list(args.tables), out)
+    with files.writing(out, "the mapping file"):
+        files.atomic_write(out, text)
+    print(text, end="")
+    print(f"{out}: check it, then `fidec data check table:{out}`", file=sys.stderr)
     return 0
 
 

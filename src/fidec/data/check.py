@@ -61,6 +61,7 @@ def check_dataset(dataset: OfflineDataset) -> Report:
         _check_rewards(dataset, facts),
         _check_next(dataset),
         *_check_row_use(facts["info"]),
+        *_check_left_out(facts["info"]),
         _check_duplicates(dataset),
     ]
     if dataset.source.startswith("ogbench:"):
@@ -204,6 +205,16 @@ def _check_row_use(info: dict[str, Any]) -> list[Finding]:
         )
         findings.append(Finding("warning", "next state", text))
     return findings
+
+
+def _check_left_out(info: dict[str, Any]) -> list[Finding]:
+    """What a source has not read, and where it took rewards from."""
+    found = []
+    if left_out := info.get("left_out"):
+        found.append(Finding("note", "parts", f"these parts of an observation are not read: {', '.join(left_out)}."))
+    if rule := info.get("rewards"):
+        found.append(Finding("ok", "rewards", f"rewards: {rule}."))
+    return found
 
 
 def _check_duplicates(dataset: OfflineDataset) -> Finding:

@@ -37,8 +37,12 @@ class Entry(TypedDict):
 class WandB:
     """A run of Weights & Biases."""
 
+    @staticmethod
+    def package() -> Any:
+        return require("wandb", "wandb", "--track wandb")
+
     def __init__(self, entry: Entry, directory: Path, config: Mapping[str, Any]):
-        wandb = require("wandb", "wandb")
+        wandb = self.package()
         self._run = wandb.init(
             project=PROJECT,
             name=entry["name"],
@@ -62,8 +66,12 @@ class WandB:
 class Trackio:
     """A run of trackio, which is local unless it is told otherwise."""
 
+    @staticmethod
+    def package() -> Any:
+        return require("trackio", "trackio", "--track trackio")
+
     def __init__(self, entry: Entry, directory: Path, config: Mapping[str, Any]):
-        trackio = require("trackio", "trackio")
+        trackio = self.package()
         settings = {"name": entry["name"], "config": dict(config), "resume": "allow", "embed": False}
         self._run = trackio.init(project=PROJECT, **settings)
 
@@ -77,8 +85,12 @@ class Trackio:
 class MLflow:
     """A run of MLflow. Its client is used directly, because `mlflow.log_metric` knows one run in a process."""
 
+    @staticmethod
+    def package() -> Any:
+        return require("mlflow", "mlflow", "--track mlflow")
+
     def __init__(self, entry: Entry, directory: Path, config: Mapping[str, Any]):
-        self._mlflow = require("mlflow", "mlflow")
+        self._mlflow = self.package()
         self._client = self._mlflow.MlflowClient()
         experiment = self._client.get_experiment_by_name(PROJECT)
         id_ = self._client.create_experiment(PROJECT) if experiment is None else experiment.experiment_id
@@ -98,11 +110,12 @@ class MLflow:
         self._client.set_terminated(self._run.info.run_id)
 
 
-TRACKERS: dict[str, Callable[[Entry, Path, Mapping[str, Any]], Tracker]] = {
-    "wandb": WandB,
-    "trackio": Trackio,
-    "mlflow": MLflow,
-}
+TRACKERS: dict[str, Any] = {"wandb": WandB, "trackio": Trackio, "mlflow": MLflow}
+
+
+def check_installed(name: str) -> None:
+    """ConfigError that names the extra if the tracker's package is missing."""
+    TRACKERS[name].package()
 
 
 class Tracking:

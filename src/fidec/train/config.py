@@ -97,7 +97,8 @@ class RunConfig:
     """recommended, paper (exactly as published) or released (as in the authors' code); FiDec also has nats (one
     budget in nats for all tasks, the flow first). `fidec algos NAME` lists those of a method."""
     data: str | None = None
-    """Data source: ogbench:ID, d4rl:ID, npz:PATH, hdf5:PATH or minari:ID. By default the task's own data."""
+    """Data source: ogbench:ID, d4rl:ID, npz:PATH, hdf5:PATH, minari:ID, table:PATH, robomimic:PATH or lerobot:DIR. By
+    default the task's own data."""
     buffer: str | None = None
     """Second data source. By default half of each batch is drawn from it, as in RLPD and Cal-QL."""
     buffer_fraction: float = 0.5

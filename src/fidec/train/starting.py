@@ -13,8 +13,8 @@ from fidec.data import OfflineDataset
 from fidec.data.sampling import parts
 from fidec.envs.factory import EnvFactory, MakeEnv, describe_env, factory_of, is_function
 from fidec.errors import ConfigError, RunError
-from fidec.extras import require
 from fidec.store.rundir import RunDirectory, check_no_results
+from fidec.store.trackers import check_installed
 from fidec.train.checks import check_agree, check_data, check_method, check_rewards, check_same_data, with_data
 from fidec.train.config import OnlineConfig, RunConfig, read_config, task_options
 from fidec.train.configfile import ARRAYS
@@ -58,7 +58,7 @@ def begin(
         if config.online_steps:
             resolve_online(config)  # raises: an online run has no second data set
     if config.track is not None:
-        require(config.track, config.track, f"--track {config.track}")
+        check_installed(config.track)
     # Check the configuration before the directory is created, so that a wrong id leaves none.
     factory = _factory(config, env)
     dataset, buffer = _load(config, dataset, buffer)
