@@ -63,6 +63,7 @@ def test_an_audit_writes_figure_and_numbers_and_repeats_with_its_seed(cli, run, 
     assert other["kl"]["mean"] != again["kl"]["mean"]
 
 
+@pytest.mark.slow
 def test_values_are_estimated_and_never_choose(cli, run):
     code, out, err = cli("audit", run, *QUICK, "--values", "--updates", 3)
     assert code == 0, err

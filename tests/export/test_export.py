@@ -140,7 +140,9 @@ def test_every_method(name, target, tmp_path):
     check_batches(policy, tmp_path / "out", target, tolerance=1e-4)
 
 
-@pytest.mark.parametrize("target", ["onnx", "numpy", pytest.param("stablehlo", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "target", ["numpy", *(pytest.param(t, marks=pytest.mark.slow) for t in ("onnx", "stablehlo"))]
+)
 @pytest.mark.parametrize("name", ["bc", pytest.param("ifql", marks=pytest.mark.slow)])
 def test_images(name, target, tmp_path):
     policy = policy_of(name, IMAGES)
