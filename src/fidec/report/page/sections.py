@@ -166,7 +166,8 @@ def interval(summary: dict[str, Any], of: str) -> str:
     mean, low, high = (summary.get(f"{of}{end}") for end in ("", "_low", "_high"))
     if mean is None:
         return "-"
-    return number(mean) + ("" if low is None or high is None else f" [{number(low)}, {number(high)}]")
+    text = "{:.2f}".format if of == "success" else number
+    return text(mean) + ("" if low is None or high is None else f" [{text(low)}, {text(high)}]")
 
 
 def _gain(gain: dict[str, Any] | None) -> str:

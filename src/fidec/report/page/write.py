@@ -144,8 +144,9 @@ def _overview(runs: Sequence[Facts]) -> Html:
         words = f"{bad} problems, {len(found) - bad} notes" if found else "none"
         link = tag("a", run.method, href=f"#run{index}") if index < SECTIONS else run.method
         minutes = f"{spent / 60:.1f}"
-        rows.append([link, run.place, run.config.seed, run.state, f"{run.step:,}", of, score, minutes, words])
-    columns = ["method", "task", "seed", "state", "step", "measure", "last evaluation", "minutes", "warnings"]
+        place = "/".join(run.directory.parts[-2:])  # tells variants of a method apart
+        rows.append([link, place, run.place, run.state, f"{run.step:,}", of, score, minutes, words])
+    columns = ["method", "directory", "task", "state", "step", "measure", "last evaluation", "minutes", "warnings"]
     return tag("section", tag("h2", "All runs"), filtered("overview", columns, rows, "filter runs"))
 
 
