@@ -178,9 +178,20 @@ def test_lists_of_equal_length_are_vectors(tmp_path):
     mapping = MAPPING.replace('"q*"', '"state"').replace('"u0", "u1"', '"action"')
     source = write(tmp_path, "parquet", mapping, state=OBSERVATIONS.tolist(), action=ACTIONS.tolist())
     assert load_dataset(source).sha256 == expected(rewards=None).sha256
-    ragged = [[0.0] * (1 + row % 2) for row in range(ROWS)]
-    with pytest.raises(DataError, match="lists of 1 to 2 numbers"):
-        load_dataset(write(tmp_path, "parquet", mapping, state=ragged, action=ACTIONS.tolist()))
+    for longer in (1, 2):  # with 2 the mean length is a whole number
+        ragged = [[0.0] * (1 + longer * (row % 2)) for row in range(ROWS)]
+        with pytest.raises(DataError, match=f"lists of 1 to {1 + longer} numbers"):
+            load_dataset(write(tmp_path, "parquet", mapping, state=ragged, action=ACTIONS.tolist()))
+
+
+def test_a_table_whose_pages_are_damaged_is_refused_in_words(tmp_path):
+    source = write(tmp_path, "parquet")
+    path = tmp_path / "log.parquet"
+    content = bytearray(path.read_bytes())
+    content[4:300] = bytes(296)  # the schema at the end of the file is intact
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="cannot be read as a table"):
+        load_dataset(source)
 
 
 def test_a_table_alone_says_how_to_map_it_and_the_proposal_loads(tmp_path, capsys):

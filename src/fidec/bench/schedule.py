@@ -27,7 +27,7 @@ from fidec.bench.jobs import Job
 from fidec.bench.page import write_page
 from fidec.bench.suite import Scale
 from fidec.console import duration
-from fidec.errors import ConfigError, RunError
+from fidec.errors import ConfigError, FidecError, RunError
 from fidec.launch import env_processes, launch, share_cores
 from fidec.store import files
 from fidec.store.lock import lock_open_file
@@ -69,7 +69,10 @@ def run_suite(jobs: Sequence[Job], scale: Scale | None, out: Path, *, workers: i
         text = table.markdown(report)
         files.atomic_write(out / "table.md", text + "\n")
         print(text)
-        print(f"report: {write_page(jobs, scale, out / REPORT)}", file=sys.stderr)
+        try:
+            print(f"report: {write_page(jobs, scale, out / REPORT)}", file=sys.stderr)
+        except FidecError as error:  # the table is valid without its page
+            problems.append(f"no report: {error}")
     if problems:
         raise RunError(". ".join(problems))
     return 0

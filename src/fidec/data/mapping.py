@@ -20,10 +20,9 @@ import numpy as np
 from fidec.data.arrays import build_dataset
 from fidec.data.columns import fail, flag_vector
 from fidec.data.dataset import OfflineDataset
-from fidec.data.tables import match_columns, natural, read_schema, read_table
+from fidec.data.tables import Table, match_columns, natural
 from fidec.errors import ConfigError, DataError
-from fidec.store.tables import TableReader
-from fidec.store.tables import read_table as read_toml
+from fidec.store.tables import TableReader, read_table
 
 Columns = dict[str, np.ndarray]
 
@@ -78,7 +77,7 @@ class Mapping:
 
 def read_mapping(path: Path) -> Mapping:
     """A mapping file; ConfigError names the file and the key."""
-    return TableReader(path).build(Mapping, read_toml(path), "")
+    return TableReader(path).build(Mapping, read_table(path), "")
 
 
 def files_of(path: Path, mapping: Mapping) -> list[Path]:
@@ -104,7 +103,7 @@ def load_mapped(path: Path, source: str, action_low: Any = None, action_high: An
     for name in ("terminals", "truncations", "success"):
         if name in whole:
             whole[name] = flag_vector(where, name, whole[name], rows)
-    ends = _ends(where, whole)
+    ends = _ends(whole)
     if "success" in whole:
         won = whole.pop("success") & ends
         whole |= {
@@ -127,7 +126,8 @@ def load_mapped(path: Path, source: str, action_low: Any = None, action_high: An
 
 def _read(path: Path, file: Path, mapping: Mapping) -> dict[str, np.ndarray]:
     """The columns of one file under the names that `build_dataset` knows."""
-    where, names = str(file), list(read_schema(file))
+    table = Table(file)
+    where, names = str(file), list(table.types)
     observation = match_columns(where, "observation", mapping.observation, names)
     action = match_columns(where, "action", mapping.action, names)
     if both := [name for name in observation if name in action]:
@@ -142,7 +142,7 @@ def _read(path: Path, file: Path, mapping: Mapping) -> dict[str, np.ndarray]:
     }
     single = {key: name for key, name in single.items() if name is not None}
     extra = names if mapping.reward_function is not None else []
-    found = read_table(file, [*observation, *action, *single.values(), *extra])
+    found = table.read([*observation, *action, *single.values(), *extra])
     rows = len(next(iter(found.values())))
     if rows == 0:
         raise DataError(f"{file}: has no rows")
@@ -164,7 +164,7 @@ def _joined(where: str, found: Columns, names: list[str]) -> np.ndarray:
     return np.concatenate(parts, axis=1)
 
 
-def _ends(where: str, whole: Columns) -> np.ndarray:
+def _ends(whole: Columns) -> np.ndarray:
     """(rows,) bool: the last row of each episode."""
     ids = whole["episodes"]
     ends = np.append(ids[1:] != ids[:-1], True)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from fidec.data.tables import natural, read_schema
+from fidec.data.tables import Table, natural
 from fidec.errors import DataError
 
 # By the part of a name before its number: action_0, tau3, "cmd.x".
@@ -43,9 +43,9 @@ def propose(names: Mapping[str, str]) -> dict[str, list[str]]:
 
 def proposal(files: list[Path], out: Path) -> str:
     """A mapping file for these tables, with a comment for what has to be checked."""
-    names = read_schema(files[0])
+    names = Table(files[0]).types
     for other in files[1:]:
-        if set(read_schema(other)) != set(names):
+        if set(Table(other).types) != set(names):
             raise DataError(f"{other} has other columns than {files[0]}: map them one by one, or rename columns")
     root = out.absolute().parent
     paths = [file.absolute() for file in files]

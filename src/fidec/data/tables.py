@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -37,47 +38,44 @@ def match_columns(where: str, key: str, patterns: Sequence[str], names: Sequence
     return found
 
 
-def read_schema(path: Path) -> dict[str, str]:
-    """The names and types of the columns."""
-    reader = _reader(path)
-    return {field.name: str(field.type) for field in reader.schema}
+class Table:
+    """A CSV or Parquet file: the types of its columns by name, and its columns. A CSV file is parsed once."""
+
+    def __init__(self, path: Path):
+        self.file = existing_file(path)
+        if self.file.suffix.lower() not in SUFFIXES:
+            found = self.file.suffix or "missing"
+            raise DataError(f"{self.file}: the suffix is {found}, expected {' or '.join(SUFFIXES)}")
+        with _naming_damage(self.file):
+            if self.file.suffix.lower() == ".csv":
+                whole = require("pyarrow.csv", "tables", PURPOSE).read_csv(self.file)
+                schema, self._select = whole.schema, whole.select
+            else:
+                opened = require("pyarrow.parquet", "tables", PURPOSE).ParquetFile(self.file)
+                _check_size(self.file, opened.metadata)
+                schema, self._select = opened.schema_arrow, lambda names: opened.read(columns=names)
+        names = [field.name for field in schema]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise DataError(f"{self.file}: the column {twice[0]!r} is there more than once. Rename one.")
+        self.types: dict[str, str] = {field.name: str(field.type) for field in schema}
+
+    def read(self, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Columns by name: (rows,) numbers or text, or (rows, n) for columns of lists of equal length."""
+        for name in names:
+            if name not in self.types:
+                raise DataError(f"{self.file}: {unknown('column', name, self.types)}")
+        chosen = list(dict.fromkeys(names))
+        with _naming_damage(self.file):
+            table = self._select(chosen)
+            return {name: _array(str(self.file), name, table.column(name)) for name in chosen}
 
 
-def read_table(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Columns by name: (rows,) numbers or text, or (rows, n) for columns of lists of equal length."""
-    reader, where = _reader(path), str(path)
-    present = [field.name for field in reader.schema]
-    for name in names:
-        if name not in present:
-            raise DataError(f"{where}: {unknown('column', name, present)}")
-    if len(set(present)) < len(present):
-        twice = sorted({name for name in present if present.count(name) > 1})
-        raise DataError(f"{where}: the column {twice[0]!r} is there more than once. Rename one.")
-    table = reader.read(list(dict.fromkeys(names)))
-    return {name: _array(where, name, table.column(name)) for name in dict.fromkeys(names)}
-
-
-class _Reader:
-    """A file whose schema is known and whose columns are not read yet."""
-
-    def __init__(self, schema: Any, read: Any):
-        self.schema, self.read = schema, read
-
-
-def _reader(path: Path) -> _Reader:
-    file = existing_file(path)
-    if file.suffix.lower() not in SUFFIXES:
-        raise DataError(f"{file}: the suffix is {file.suffix or 'missing'}, expected {' or '.join(SUFFIXES)}")
+@contextmanager
+def _naming_damage(file: Path) -> Iterator[None]:
+    """Turn what pyarrow raises into a DataError."""
     pyarrow = require("pyarrow", "tables", PURPOSE)
     try:
-        if file.suffix.lower() == ".csv":
-            csv = require("pyarrow.csv", "tables", PURPOSE)
-            whole = csv.read_csv(file)
-            return _Reader(whole.schema, whole.select)
-        parquet = require("pyarrow.parquet", "tables", PURPOSE)
-        opened = parquet.ParquetFile(file)
-        _check_size(file, opened.metadata)
-        return _Reader(opened.schema_arrow, lambda names: opened.read(columns=names))
+        yield
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         text = " ".join(str(error).split())[:160]
         damaged = DataError(f"{file}: cannot be read as a table ({text}); it is damaged or of another kind.")
@@ -97,27 +95,27 @@ def _check_size(file: Path, metadata: Any) -> None:
 def _array(where: str, name: str, column: Any) -> np.ndarray:
     types = require("pyarrow", "tables", PURPOSE).types
     if column.null_count:
-        row = column.is_null().to_numpy(zero_copy_only=False).argmax() if hasattr(column, "is_null") else 0
+        row = int(np.argmax(column.is_null().to_numpy()))
         raise fail(where, name, f", row {row}: the value is missing. Fill it, or remove the row.")
     kind = column.type
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return _lists(where, name, column.combine_chunks())
     if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
         return np.asarray(column.to_numpy())
-    if types.is_timestamp(kind) or types.is_duration(kind):
-        return column.to_numpy().astype("int64") / 1e9 if "ns" in str(kind) else column.cast("int64").to_numpy() * 1.0
+    if types.is_timestamp(kind) or types.is_duration(kind):  # in its own unit: only its order matters
+        return column.cast("int64").to_numpy()
     if types.is_string(kind) or types.is_large_string(kind) or types.is_dictionary(kind):
         return np.asarray(column.to_pylist(), np.str_)
     raise fail(where, name, f" has the type {kind}; expected numbers, flags, text, or lists of numbers.")
 
 
 def _lists(where: str, name: str, column: Any) -> np.ndarray:
-    values = np.asarray(column.flatten().to_numpy(zero_copy_only=False))
-    rows = len(column)
-    width = len(values) // rows if rows else 0
-    lengths = {len(each) for each in column} if rows and len(values) != width * rows else {width}
-    if len(lengths) != 1 or not width:
-        raise fail(where, name, f" has lists of {min(lengths)} to {max(lengths)} numbers; expected equal lengths.")
-    if column.flatten().null_count or values.dtype.kind not in "biuf":
+    lengths = np.asarray(require("pyarrow.compute", "tables", PURPOSE).list_value_length(column))
+    if not len(lengths) or lengths.min() != lengths.max() or not lengths[0]:
+        ends = (lengths.min(), lengths.max()) if len(lengths) else (0, 0)
+        raise fail(where, name, f" has lists of {ends[0]} to {ends[1]} numbers; expected equal lengths.")
+    flat = column.flatten()
+    values = np.asarray(flat.to_numpy(zero_copy_only=False))
+    if flat.null_count or values.dtype.kind not in "biuf":
         raise fail(where, name, f" has lists of {column.type.value_type}, or missing values; expected numbers.")
-    return values.reshape(rows, width)
+    return values.reshape(len(lengths), -1)

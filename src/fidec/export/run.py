@@ -14,7 +14,7 @@ from fidec.extras import require
 from fidec.register import unknown
 from fidec.store import files, trees
 from fidec.store.directories import replacing_directory
-from fidec.store.rundir import check_links
+from fidec.store.rundir import EXPORT, check_links
 from fidec.train.config import RunConfig
 from fidec.train.origin import check_data, data_of
 from fidec.train.policy import Policy, load_policy
@@ -90,7 +90,7 @@ def _place(directory: Path | None, target: str, out: str | Path | None) -> Path:
         place = Path(out)
     elif directory is not None and (directory / "run.json").exists():
         check_links(directory)
-        place = directory / "export" / target
+        place = directory / EXPORT / target
     else:
         raise ConfigError("this is a policy without its run: name a directory for the export with --out")
     if place.is_symlink() or (place.exists() and (not place.is_dir() or files.has_entries(place))):

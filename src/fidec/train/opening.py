@@ -73,10 +73,8 @@ def open_sessions(
             drawn = [draw_proposals(algorithm, state, each, *how) for each in sources]
         return data.feed(config.seed, config.batch_size, sampling, [] if signals.received else drawn)
 
-    value, statistics = (
-        data_value(config, dataset),
-        data_statistics([dataset] if buffer is None else [dataset, buffer]),
-    )
+    value = data_value(config, dataset)
+    statistics = data_statistics([dataset] if buffer is None else [dataset, buffer])
     rows = len(starts) * sum(each.size for each in sources)
     data = _place(config, sources, sampling, rows * _bytes(proposals) // config.batch_size)
     progress = stack.enter_context(Progress(config.total, enabled=not quiet))

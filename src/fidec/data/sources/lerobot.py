@@ -21,7 +21,7 @@ from fidec.data.arrays import build_dataset
 from fidec.data.columns import flag_vector, user_path
 from fidec.data.dataset import OfflineDataset
 from fidec.data.source import CacheDir, DataSource, absolute_if_exists
-from fidec.data.tables import read_schema, read_table
+from fidec.data.tables import Table
 from fidec.errors import DataError
 
 VERSIONS = ("v2.0", "v2.1", "v3.0")
@@ -36,13 +36,13 @@ def load(what: str, *, cache_dir: CacheDir = None, action_low: Any = None, actio
     files = sorted((root / "data").rglob("*.parquet"))
     if not files:
         raise DataError(f"{root}: has no data/**/*.parquet. Copy the whole data set, not only its meta data.")
-    names = set(read_schema(files[0]))
+    names = Table(files[0]).types
     optional = [name for name in ("next.reward", "next.success") if name in names]
     wanted = [*vectors, "action", "episode_index", "frame_index", *optional]
     tables = []
     with Progress(len(files), name=f"reading {root.name}", unit="file", enabled=len(files) > 20) as progress:
         for number, file in enumerate(files, 1):
-            tables.append(read_table(file, wanted))
+            tables.append(Table(file).read(wanted))
             progress.update(number)
     whole = {name: np.concatenate([table[name] for table in tables]) for name in wanted}
     order = np.lexsort((whole["frame_index"], whole["episode_index"]))
