@@ -39,7 +39,7 @@ def pytest_configure(config):
     Tests leave the user's cache of compiled programs alone. They share one with the fixture `compile_cache`.
     """
     os.environ["FIDEC_COMPILE_CACHE"] = "off"
-    if config.getoption("markexpr") == "not slow":
+    if "not slow" in config.getoption("markexpr"):
         os.environ.setdefault("XLA_FLAGS", " ".join(QUICK))
     gc.set_threshold(50_000)  # tracing makes many small objects that live on: with the usual 700, 5 % of the time
 
