@@ -55,6 +55,7 @@ def describe(policy: Policy, program: Program, choice: Choice, target: str, lice
         "license": license,
         "chunk": spec.chunk,
         "replan": spec.replan,
+        "ensemble": spec.ensemble,
         **choice._asdict(),
         "inputs": inputs,
         "outputs": [output],

@@ -110,6 +110,7 @@ class Server:
                 "low": list(low),
                 "high": list(high),
                 "replan": spec.replan,
+                "ensemble": spec.ensemble,
             },
             "dials": list(self.lanes.dials),
             "largest_batch": self.lanes.sizes[-1],

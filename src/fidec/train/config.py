@@ -146,6 +146,10 @@ class RunConfig:
     not less."""
     replan: int | None = None
     """With --chunk: steps of a chunk that are played before the next one is chosen. By default all of them."""
+    ensemble: float | None = None
+    """With --replan below --chunk: an action is the mean of all chunks that have its step, with the weights exp(-m i)
+    for this m, i = 0 for the oldest chunk (temporal ensembling; ACT has m = 0.01). By default the newest chunk is
+    played."""
     value_start: Literal["zero", "data"] | None = None
     """Where the critic's values start: at about zero, as published, or at the data's mean return, which becomes the
     bias of its output layer. By default as in the preset, else zero."""
@@ -282,6 +286,8 @@ class RunConfig:
             raise ConfigError(
                 f"--replan {self.replan} is more than --chunk {self.chunk}: there are no further actions to play"
             )
+        if self.ensemble is not None and not (self.replan or self.chunk) < self.chunk:
+            raise ConfigError("--ensemble needs chunks that overlap: give --chunk and a smaller --replan")
         if self.n_step is not None and self.n_step < self.chunk:
             raise ConfigError(
                 f"--n-step {self.n_step} is less than --chunk {self.chunk}: the value of a chunk is known at its end"

@@ -105,7 +105,7 @@ def load_flow(place: Path, config: RunConfig, dataset: OfflineDataset, spec: Spe
             f"{origin} was trained on other data: their SHA-256 is {trained_on[:12]}…, that of {dataset.source} is "
             f"{dataset.sha256[:12]}…. Train a flow on this data, with --flow-updates"
         )
-    names = [field.name for field in dataclasses.fields(Spec) if field.name not in ("chunk", "replan")]
+    names = [field.name for field in dataclasses.fields(Spec) if field.name not in ("chunk", "replan", "ensemble")]
     for name in ("chunk", *names):  # the chunk first: it is the option that explains the dimension
         own, other = getattr(spec, name), getattr(policy.spec, name)
         if own != other:

@@ -144,14 +144,14 @@ class Policy:
         """Stack the single frames of a control loop to observations of this policy."""
         return Frames(self.spec.frame_stack)
 
-    def player(self, replan: int | None = None, **how: Any) -> Player:
+    def player(self, replan: int | None = None, ensemble: float | None = None, **how: Any) -> Player:
         """Play the policy step by step: one action for each observation, a new chunk every `replan` steps.
 
-        By default `replan` is that of the training run. `how` are arguments of the policy's calls. The actions are
-        those of single observations or of batches of a fixed size.
+        `ensemble` is the rate of a mean over all chunks that have the step (`fidec.train.chunks`). By default both
+        are those of the training run. `how` are arguments of the policy's calls. The actions are those of single
+        observations or of batches of a fixed size.
         """
-        spec = self.spec.chunked(self.spec.chunk, self.spec.replan if replan is None else replan)
-        return Player(self, spec.chunk, spec.replan, **how)
+        return Player(self, self.spec.played(replan, ensemble), **how)
 
     def __call__(
         self,
@@ -344,6 +344,8 @@ def _check_spec(path: Path, spec: Spec) -> None:
         raise refuse("observation_shape, action_dim and frame_stack have to be positive")
     if not 1 <= spec.replan <= spec.chunk or spec.action_dim % spec.chunk:
         raise refuse("chunk has to divide action_dim, and replan has to lie between 1 and chunk")
+    if spec.ensemble is not None and not (spec.replan < spec.chunk and math.isfinite(spec.ensemble)):
+        raise refuse("ensemble has to be a finite number, and replan less than chunk")
     for first, second, shape in (
         ("action_low", "action_high", (spec.step_dim,)),
         ("observation_mean", "observation_std", spec.observation_shape),

@@ -142,7 +142,7 @@ def spec_of(config: RunConfig, dataset: OfflineDataset, initial: Initial | None 
 
     Networks of another run (`initial`) keep its statistics: with those of this data they would see other inputs.
     """
-    spec = dataset.spec.stacked(config.frame_stack).chunked(config.chunk, config.replan)
+    spec = dataset.spec.stacked(config.frame_stack).chunked(config.chunk, config.replan, config.ensemble)
     if spec.images or not config.normalize_observations:
         return spec
     if initial is None:
