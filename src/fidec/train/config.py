@@ -108,6 +108,10 @@ class RunConfig:
     does not store its bounds."""
     action_high: tuple[float, ...] | None = None
     """Highest actions, likewise."""
+    action_quantile: float | None = None
+    """Measure each action dimension by the data's own range: this quantile stands for -1, its opposite for 1, such as
+    0.01 and 0.99. Actions beyond are clipped to them, and so the policy never leaves this range. By default the
+    action bounds."""
     check_data: bool = True
     """Check your own data before training: print warnings and stop at errors. `fidec data check` shows everything."""
     data_dir: Path | None = None
@@ -276,6 +280,8 @@ class RunConfig:
             raise ConfigError(f"eval_timeout must be positive, not {self.eval_timeout}")
         if not 0 <= self.augment <= 1:
             raise ConfigError(f"augment is a probability, in [0, 1], not {self.augment}")
+        if self.action_quantile is not None and not 0 <= self.action_quantile < 0.5:
+            raise ConfigError(f"action_quantile must lie in [0, 0.5), not {self.action_quantile}")
         if not 0 < self.buffer_fraction < 1:
             raise ConfigError(f"buffer_fraction must lie strictly between 0 and 1, not {self.buffer_fraction}")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fidec.data import OfflineDataset
+from fidec.data.action_range import quantile_bounds, within
 from fidec.data.sampling import parts
 from fidec.envs.factory import EnvFactory, MakeEnv, describe_env, factory_of, is_function
 from fidec.errors import ConfigError, RunError
@@ -234,5 +235,8 @@ def _load(
     if buffer is not None:
         parts(config.batch_size, config.buffer_fraction)
         check_agree(dataset, buffer)
+    if config.action_quantile is not None:
+        bounds = quantile_bounds(dataset, config.action_quantile)
+        dataset, buffer = within(dataset, bounds), buffer and within(buffer, bounds)
     check_rewards(config.algo, [data for data in (dataset, buffer) if data is not None])
     return dataset, buffer

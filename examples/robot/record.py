@@ -1,0 +1,44 @@
+"""Record demonstrations of the scripted picker, as a robot's logger would: one npz file with all episodes.
+
+    python record.py demonstrations.npz --episodes 60
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import gymnasium
+import numpy as np
+import pick
+
+
+def record(episodes: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """Columns with one row per step. `success` is set at the last row of an episode that ended with the cube lifted."""
+    env, rng = gymnasium.make("Pick-v0"), np.random.default_rng(seed)
+    rows: dict[str, list] = {}
+    for episode in range(episodes):
+        observation, _ = env.reset(seed=seed + episode)
+        ended = False
+        while not ended:
+            action = pick.expert(observation["state"], rng)
+            following, reward, terminated, truncated, _ = env.step(action)
+            row = {**observation, "action": action, "reward": reward, "success": terminated, "episode": episode}
+            for name, value in row.items():
+                rows.setdefault(name, []).append(value)
+            observation, ended = following, terminated or truncated
+    env.close()
+    return {name: np.array(column) for name, column in rows.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out")
+    parser.add_argument("--episodes", type=int, default=60)
+    arguments = parser.parse_args()
+    columns = record(arguments.episodes)
+    np.savez_compressed(arguments.out, **columns)
+    print(f"{arguments.out}: {len(columns['action'])} rows, {int(columns['success'].sum())} successes")
+
+
+if __name__ == "__main__":
+    main()
