@@ -61,7 +61,7 @@ def _data_offset(file: Path, member: zipfile.ZipInfo) -> int:
 
 def _unpacked(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Path:
     """The copy of a compressed member: an existing one, else a new one in the first directory that can hold it."""
-    name = f"{file.name}.{member.filename}"
+    name = f"{file.name}.{member.filename}".replace("/", ".").replace("\\", ".")  # it may be hostile
     origin = {"origin": "unpacked", "archive": file.name, "crc32": member.CRC, "unpacked_bytes": member.file_size}
     cache = Path(platformdirs.user_cache_dir("fidec")) / "unpacked"
     paths = [folder / name for folder in (file.parent / FOLDER, cache)]

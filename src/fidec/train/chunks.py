@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fidec.parts import Observations, arrays_of, map_parts
 from fidec.types import Spec
 
 
@@ -52,7 +53,7 @@ class OpenLoop:
         self._spec = spec
         self._chunks = np.zeros((lanes, kept(spec), spec.action_dim), np.float32)  # the newest first
         self._chosen = np.full((lanes, 2), -1)  # the episode and the step at which each newest chunk was chosen
-        self._seen: np.ndarray | None = None  # and the observation: that of a lane that has not answered yet is old
+        self._seen: Observations = None  # and the observation: that of a lane that has not answered yet is old
 
     def position(self) -> list[Any]:
         """The chunks that are played, for a checkpoint."""
@@ -63,20 +64,21 @@ class OpenLoop:
         self._chunks, self._chosen = np.array(chunks, np.float32).reshape(self._chunks.shape), np.array(chosen)
 
     def __call__(
-        self, choose: Callable[[], Any], observations: np.ndarray, episodes: np.ndarray, steps: np.ndarray
+        self, choose: Callable[[], Any], observations: Observations, episodes: np.ndarray, steps: np.ndarray
     ) -> np.ndarray:
         """The actions of this step; `choose()` gives chunks for all lanes, and is called if one needs a new one."""
         places = np.stack([episodes, steps], axis=1)
         here = (self._chosen == places).all(axis=1)
         known = here.copy()
         if self._seen is not None:
-            known &= (self._seen == observations).reshape(len(known), -1).all(axis=1)
+            for old, new in zip(arrays_of(self._seen), arrays_of(observations), strict=True):
+                known &= (old == new).reshape(len(known), -1).all(axis=1)
         due = (steps % self._spec.replan == 0) & ~known
         if due.any():
             older = due & ~here  # a chunk that was chosen at this place from an old observation is replaced
             self._chunks[older, 1:] = self._chunks[older, :-1]
             self._chunks[due, 0] = np.asarray(choose())[due]
-            self._chosen[due], self._seen = places[due], observations.copy()
+            self._chosen[due], self._seen = places[due], map_parts(np.copy, observations)
         return mix(self._spec, self._chunks, steps)
 
 
@@ -95,7 +97,7 @@ class Player:
         self._chunks: list[np.ndarray] = []  # the newest first, (..., chunk, step_dim)
         self._step = 0
 
-    def __call__(self, observation: np.ndarray) -> np.ndarray:
+    def __call__(self, observation: Observations) -> np.ndarray:
         spec = self._spec
         if self._step % spec.replan == 0:
             self._chunks = [self._policy(observation, **self._how), *self._chunks][: kept(spec)]
