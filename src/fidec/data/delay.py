@@ -54,9 +54,12 @@ def with_pending(observations: Any, actions: np.ndarray) -> Any:
             raise ConfigError(f"the observation has a part {PENDING!r} already, which a delay adds. Rename it")
         return {**observations, PENDING: actions}
     if observations.ndim != actions.ndim:
-        raise ConfigError("a delay adds actions to the observation, and an image has no place for them: name its parts")
+        raise ConfigError(
+            "a delay adds actions to the observation, and a single image has no place for them. Give the image as a "
+            'part: observations={"image": images, "state": vectors}'
+        )
     if is_mapped(observations):
-        raise ConfigError("a delay copies single vectors, and these stay on the disk. Name the parts of the observation")
+        raise ConfigError("a delay needs vectors in memory, and these stay on the disk. Give them as a part")
     return np.concatenate([observations, actions], axis=-1)
 
 
@@ -68,7 +71,7 @@ class Pending:
     """
 
     def __init__(self, delay: int, low: Any, high: Any):
-        self._low, self._high = np.asarray(low), np.asarray(high)
+        self._low, self._high = np.asarray(low, np.float32), np.asarray(high, np.float32)
         self._actions: deque[np.ndarray] = deque(maxlen=delay)
         self.reset()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -31,6 +32,12 @@ def limited(env: gymnasium.Env, low: Any, high: Any) -> gymnasium.Env:
     inside = np.all(low >= space.low - tolerance) and np.all(high <= space.high + tolerance)
     equal = np.allclose(low, space.low) and np.allclose(high, space.high)
     return env if equal or not inside else LimitActions(env, np.maximum(low, space.low), np.minimum(high, space.high))
+
+
+def controlled(make_env: Callable[[], gymnasium.Env], low: Any, high: Any, delay: int) -> gymnasium.Env:
+    """Make an environment with the action bounds and the delay of a policy."""
+    env = limited(make_env(), low, high)
+    return Delay(env, delay) if delay else env
 
 
 class Delay(gymnasium.Wrapper):

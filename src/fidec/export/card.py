@@ -56,6 +56,7 @@ def describe(policy: Policy, program: Program, choice: Choice, target: str, lice
         "chunk": spec.chunk,
         "replan": spec.replan,
         "ensemble": spec.ensemble,
+        "delay": spec.delay,
         **choice._asdict(),
         "inputs": inputs,
         "outputs": [output],

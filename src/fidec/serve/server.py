@@ -111,6 +111,7 @@ class Server:
                 "high": list(high),
                 "replan": spec.replan,
                 "ensemble": spec.ensemble,
+                "delay": spec.delay,
             },
             "dials": list(self.lanes.dials),
             "largest_batch": self.lanes.sizes[-1],

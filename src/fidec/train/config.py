@@ -167,6 +167,9 @@ class RunConfig:
     frame_stack: int = 3
     """Images only: number of successive frames in an observation. 1 if the data's images are stacked already.
     Vectors have --history."""
+    delay: int = 0
+    """Steps between an observation and the beginning of its action, in training and in evaluations: the observation
+    is that much older, and contains the actions that were chosen since then."""
     history: int = 1
     """Vectors only: number of successive observations in an observation, the oldest first. Images have
     --frame-stack."""
@@ -278,7 +281,7 @@ class RunConfig:
         )
         for name in (*positive, "log_interval", "checkpoint_interval"):
             _at_least(1, name, getattr(self, name))
-        for name in ("seed", "eval_interval", "eval_envs", "flow_updates", "flow_refresh", "patience"):
+        for name in ("seed", "delay", "eval_interval", "eval_envs", "flow_updates", "flow_refresh", "patience"):
             _at_least(0, name, getattr(self, name))
         if self.value_start not in (None, "zero", "data"):
             raise ConfigError(f"value_start must be zero or data, not {self.value_start!r}")

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fidec import algos, compilation, rng
+from fidec.data.delay import Pending
 from fidec.errors import CheckpointError, ConfigError
 from fidec.parts import Frames, Observations, arrays_of, only_parts
 from fidec.store import files, trees
@@ -166,6 +167,14 @@ class Policy:
     def frames(self) -> Frames:
         """Stack the single observations of a control loop, images or vectors, to observations of this policy."""
         return Frames(self.spec.observations(self.spec.stack_of))
+
+    def pending(self) -> Pending:
+        """For a policy with a delay: add the actions that are on their way to the observations of a control loop.
+
+        `pending.reset()` begins an episode; `action = policy(pending(observation))`; `pending.add(action)`. With a
+        history or several frames, `frames(pending(observation))`.
+        """
+        return Pending(self.spec.delay, *self.spec.bounds)
 
     def player(self, replan: int | None = None, ensemble: float | None = None, **how: Any) -> Player:
         """Play the policy step by step: one action for each observation, a new chunk every `replan` steps.
@@ -359,6 +368,8 @@ def _check_spec(path: Path, spec: Spec) -> None:
         raise refuse("frame_stack and history have to divide the last axis of observations")
     if not 1 <= spec.replan <= spec.chunk or spec.action_dim % spec.chunk:
         raise refuse("chunk has to divide action_dim, and replan has to lie between 1 and chunk")
+    if spec.delay < 0:
+        raise refuse("delay has to be 0 or more")
     if spec.ensemble is not None and not (spec.replan < spec.chunk and math.isfinite(spec.ensemble)):
         raise refuse("ensemble has to be a finite number, and replan less than chunk")
     pairs = [("action_low", "action_high", (spec.step_dim,), [spec.action_low, spec.action_high])]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fidec.data import OfflineDataset
-from fidec.data.action_range import quantile_bounds, within
 from fidec.data.sampling import parts
 from fidec.envs.factory import EnvFactory, MakeEnv, describe_env, factory_of, is_function
 from fidec.errors import ConfigError, RunError
@@ -21,6 +20,7 @@ from fidec.train.config import OnlineConfig, RunConfig, read_config, task_option
 from fidec.train.configfile import ARRAYS
 from fidec.train.initial import Initial, with_initial
 from fidec.train.resolve import resolve, resolve_online
+from fidec.train.view import seen_by
 from fidec.types import Part, Spec
 
 
@@ -147,6 +147,7 @@ def spec_of(config: RunConfig, dataset: OfflineDataset, initial: Initial | None 
     if config.normalize_observations and initial is None:
         spec = spec.replace_inputs([_with_statistics(part, dataset) for part in spec.inputs])
     spec = spec.stacked(config.frame_stack, config.history).chunked(config.chunk, config.replan, config.ensemble)
+    spec = dataclasses.replace(spec, delay=config.delay)
     if config.normalize_observations and initial is not None:
         known = {part.name: part for part in initial.spec.inputs}
         parts = [
@@ -249,8 +250,7 @@ def _load(
     if buffer is not None:
         parts(config.batch_size, config.buffer_fraction)
         check_agree(dataset, buffer)
-    if config.action_quantile is not None:
-        bounds = quantile_bounds(dataset, config.action_quantile)
-        dataset, buffer = within(dataset, bounds), buffer and within(buffer, bounds)
+    dataset, *others = seen_by(config, dataset, *([] if buffer is None else [buffer]))
+    buffer = others[0] if others else None
     check_rewards(config.algo, [data for data in (dataset, buffer) if data is not None])
     return dataset, buffer
