@@ -21,7 +21,7 @@ import numpy as np
 from fidec import algos, compilation, rng
 from fidec.data.delay import Pending
 from fidec.errors import CheckpointError, ConfigError
-from fidec.parts import Frames, Observations, arrays_of, only_parts
+from fidec.parts import Frames, Observations, arrays_of, is_part_name, only_parts
 from fidec.store import files, trees
 from fidec.store.directories import read_directory, replacing_directory
 from fidec.store.rundir import runs_below
@@ -362,6 +362,8 @@ def _check_spec(path: Path, spec: Spec) -> None:
     if min(*sizes, spec.action_dim, spec.frame_stack, spec.history) < 1:
         raise refuse("observation_shape, action_dim, frame_stack and history have to be positive")
     names = [part.name for part in spec.parts]
+    if any(not is_part_name(name) for name in names):  # an export has them in its code
+        raise refuse("names of parts have to be letters, digits, '_', '.' and '-'")
     if names != sorted(set(names)) or (spec.parts and (spec.observation_shape or len(names) < 2)):
         raise refuse("parts have to be at least two, sorted by name, in the place of observation_shape")
     if any(part.shape[-1] % spec.stack_of(part) for part in spec.inputs):
