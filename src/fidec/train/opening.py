@@ -162,7 +162,8 @@ def _report(session: Session, start: Start, restored: Restored | None, initial: 
         message(f"resumed {start.directory.path} at step {session.step}")
     facts = {"buffer": _facts(start.buffer)} if start.buffer is not None else {}
     found = {"findings": list(start.messages)} if restored is None and is_checked(start.config, dataset) else {}
-    now = {**versions.environment({**_facts(dataset), **found}), **facts}
+    used = {"training_devices": start.config.devices or 1}
+    now = {**versions.environment({**_facts(dataset), **found}), **facts, **used}
     _record_versions(start.directory, now, message, start.salvage)
     start.directory.write_status("running", session.step)
 
@@ -195,7 +196,8 @@ def _record_versions(
         directory.write_environment(now)
         return
     last = (first.get("resumed") or [first])[-1]
-    for name in ("python", "packages", "platform", "backend", "devices", "xla_flags"):
+    last = {"training_devices": 1, **last}  # of a version that knew no other
+    for name in ("python", "packages", "platform", "backend", "devices", "training_devices", "xla_flags"):
         if last.get(name) != now[name]:
             message(
                 f"{name} changed since this run last ran ({last.get(name)} -> {now[name]}): "
