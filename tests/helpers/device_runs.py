@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +21,13 @@ VIRTUAL = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "NPROC": "16
 SETTINGS = {"log_interval": 10, "checkpoint_interval": 10, "eval_interval": 0, "batch_size": 16, "quiet": True}
 
 
-def run(what: str, directory: Path, *paths: Path, flags: str = "", timeout: float = 240) -> dict:
+def run(what: str, directory: Path, *paths: Path, flags: str = "", timeout: float = 240) -> Any:
     """Call a function of this file in a process with eight devices. Its answer is the last line that it prints."""
-    environ = {**VIRTUAL, "XLA_FLAGS": f"{VIRTUAL['XLA_FLAGS']} {flags}", "FIDEC_COMPILE_CACHE": "off"}
+    environ = {
+        **VIRTUAL,
+        "XLA_FLAGS": f"{VIRTUAL['XLA_FLAGS']} {flags}",
+        "FIDEC_COMPILE_CACHE": str(directory / "programs"),
+    }
     paths = (Path(__file__).parents[1], *paths)
     environ["PYTHONPATH"] = os.pathsep.join([*map(str, paths), os.environ.get("PYTHONPATH", "")])
     process = launch(
@@ -77,26 +82,29 @@ def tiny(out: Path) -> dict:
     }
 
 
-def methods(out: Path) -> dict:
-    """FiDec, FQL, and both with a frozen flow, on one, two, four and eight devices."""
+def method(out: Path, algo: str, updates: int) -> list[float]:
+    """One method on two, four and eight devices, and with another number in the middle, against one device."""
     from fidec import dataset_from_arrays, fit, resume
 
-    dataset, found = dataset_from_arrays(**random_columns(rows=440)), {}
-    for algo, updates in (("fidec", 0), ("fql", 0), ("fidec", 20), ("fql", 20)):
-        name = f"{algo}-{updates}"
-        settings = {
-            **SETTINGS,
-            "algo": algo,
-            "flow_updates": updates,
-            "options": {"hidden": (16, 16), "flow_steps": 3},
-        }
-        for count in (1, 2, 4, 8):
-            fit(dataset, out / f"{name}-{count}", steps=40, devices=count, **settings)
-        fit(dataset, out / f"{name}-changed", steps=20, devices=8, **settings)
-        resume(out / f"{name}-changed", dataset, steps=40, devices=2, quiet=True)
-        others = (2, 4, 8, "changed")
-        found[name] = [distance(out / f"{name}-{other}", out / f"{name}-1", 40) for other in others]
-    return found
+    dataset, options = dataset_from_arrays(**random_columns(rows=440)), {"hidden": (16, 16), "flow_steps": 3}
+    settings = {**SETTINGS, "algo": algo, "flow_updates": updates, "options": options}
+    for count in (1, 2, 4, 8):
+        fit(dataset, out / f"{count}", steps=40, devices=count, **settings)
+    fit(dataset, out / "changed", steps=20, devices=8, **settings)
+    resume(out / "changed", dataset, steps=40, devices=2, quiet=True)
+    return [distance(out / name, out / "1", 40) for name in ("2", "4", "8", "changed")]
+
+
+def fidec(out: Path) -> list[float]:
+    return method(out, "fidec", 0)
+
+
+def fql(out: Path) -> list[float]:
+    return method(out, "fql", 0)
+
+
+def deflow_frozen(out: Path) -> list[float]:
+    return method(out, "deflow", 20)
 
 
 def split(out: Path) -> dict:

@@ -119,9 +119,9 @@ class RunConfig:
     """GB. Data larger than this is not copied to the device as a whole. Its batches are read from main memory, or,
     for large images in npz files, from the disk. By default half of the device's free memory."""
     devices: int | None = None
-    """Split each batch over this many devices of the machine, a divisor of --batch-size. Parameters are equal to those
-    of one device up to rounding. By default one: networks of the usual sizes are too small to gain from more. Several
-    --seeds are spread over all devices, one run on each. An online phase uses one."""
+    """Split each batch over this many devices of the machine, a divisor of --batch-size. The result is that of one
+    device up to rounding. By default one: networks of the usual sizes are too small to gain from more. Several
+    --seeds are spread over all devices, each run on one. An online phase uses one."""
     steps: Annotated[int, tyro.conf.arg(aliases=["--offline-steps"])] = _BY_PROTOCOL
     """Gradient steps on the data. By default as in the task's protocol; without a --task 100,000."""
     online_steps: int = 0

@@ -75,8 +75,8 @@ def check_devices(config: RunConfig, runs: int = 1) -> None:
         return
     if runs > 1:
         raise ConfigError(
-            "--devices splits one run. Several seeds are spread over all devices that JAX sees: leave it out, and hide "
-            "devices with CUDA_VISIBLE_DEVICES"
+            "--devices splits one run. Several seeds are spread over all devices that JAX sees: leave it out, and "
+            "hide devices with CUDA_VISIBLE_DEVICES"
         )
     found = jax.local_devices()
     if count > len(found):

@@ -41,7 +41,7 @@ class Program:
     The runs are spread over the `places`. On a CPU each run calls the program of a single run, all at the same time,
     in threads. So the results are those of single runs, bit for bit. Networks of 3 x 128 hardly use a second core
     alone; two runs together use both. On other devices it is the same as long as each run has a device of its own.
-    With more runs than devices one call updates all runs of a device (`stacked`): equal to single runs up to rounding.
+    With more runs than devices one call updates all runs of a device (`stacked`): single runs up to rounding.
     """
 
     def __init__(
