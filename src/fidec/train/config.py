@@ -123,6 +123,10 @@ class RunConfig:
     memory_limit: float | None = None
     """GB. Data larger than this is not copied to the device as a whole. Its batches are read from main memory, or,
     for large images in npz files, from the disk. By default half of the device's free memory."""
+    devices: int | None = None
+    """Split each batch over this many devices of the machine, a divisor of --batch-size. The result is that of one
+    device up to rounding. By default one: networks of the usual sizes are too small to gain from more. Several
+    --seeds are spread over all devices, each run on one. An online phase uses one."""
     steps: Annotated[int, tyro.conf.arg(aliases=["--offline-steps"])] = _BY_PROTOCOL
     """Gradient steps on the data. By default as in the task's protocol; without a --task 100,000."""
     online_steps: int = 0
@@ -301,7 +305,7 @@ class RunConfig:
         if not 0 < self.buffer_fraction < 1:
             raise ConfigError(f"buffer_fraction must lie strictly between 0 and 1, not {self.buffer_fraction}")
 
-        for name in ("n_step", "replan"):
+        for name in ("n_step", "replan", "devices"):
             if getattr(self, name) is not None:
                 _at_least(1, name, getattr(self, name))
         if self.replan is not None and self.replan > self.chunk:
@@ -355,6 +359,7 @@ class RunConfig:
             "flow",
             "check_data",
             "memory_limit",
+            "devices",
             "eval_envs",
             "eval_background",
             "track",

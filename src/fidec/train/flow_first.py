@@ -158,10 +158,12 @@ def draw_proposals(
     signals: Signals,
     quiet: bool,
     number: int = 0,
+    folder: Path | None = None,
 ) -> Any:
-    """What the frozen flow proposes at each next observation, in main memory; None if the method needs nothing.
+    """What the frozen flow proposes at each next observation; None if the method needs nothing.
 
-    Also None if a signal arrives. `number` counts how often the proposals were drawn before.
+    Also None if a signal arrives. `number` counts how often the proposals were drawn before. Large ones are in files
+    of the `folder`, else they are in main memory.
     """
     if algorithm.frozen is None or algorithm.frozen.propose is None:
         return None
@@ -176,4 +178,5 @@ def draw_proposals(
             size=IMAGES if dataset.spec.images else ROWS,
             report=progress.update,
             stopped=lambda: signals.received is not None,
+            folder=folder,
         )
