@@ -3,8 +3,8 @@
     fidec serve pick-run &
     python drive.py --url http://127.0.0.1:8000 --episodes 5
 
-It needs neither fidec nor JAX: an observation goes out as JSON, actions come back. The server's metadata says how many
-actions of a chunk are played before the next request.
+It needs neither fidec nor JAX: an observation goes out as JSON, actions come back. The server's metadata says how
+many actions of a chunk are played before the next request.
 """
 
 from __future__ import annotations

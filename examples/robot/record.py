@@ -1,6 +1,6 @@
-"""Record demonstrations of the scripted picker, as a robot's logger would: one npz file with all episodes.
+"""Record demonstrations of the scripted picker, as a robot's logger would: one npz file in fidec's own layout.
 
-    python record.py demonstrations.npz --episodes 60
+python record.py demonstrations.npz --episodes 60
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pick
 
 
 def record(episodes: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Columns with one row per step. `success` is set at the last row of an episode that ended with the cube lifted."""
+    """Columns with one row per step. The task ends with the row at which the cube is lifted."""
     env, rng = gymnasium.make("Pick-v0"), np.random.default_rng(seed)
     rows: dict[str, list] = {}
     for episode in range(episodes):
@@ -22,7 +22,8 @@ def record(episodes: int, seed: int = 0) -> dict[str, np.ndarray]:
         while not ended:
             action = pick.expert(observation["state"], rng)
             following, reward, terminated, truncated, _ = env.step(action)
-            row = {**observation, "action": action, "reward": reward, "success": terminated, "episode": episode}
+            row = {f"observations/{name}": part for name, part in observation.items()}
+            row |= {"actions": action, "rewards": reward, "terminals": terminated, "episodes": episode}
             for name, value in row.items():
                 rows.setdefault(name, []).append(value)
             observation, ended = following, terminated or truncated
@@ -37,7 +38,7 @@ def main() -> None:
     arguments = parser.parse_args()
     columns = record(arguments.episodes)
     np.savez_compressed(arguments.out, **columns)
-    print(f"{arguments.out}: {len(columns['action'])} rows, {int(columns['success'].sum())} successes")
+    print(f"{arguments.out}: {len(columns['actions'])} rows, {int(columns['terminals'].sum())} successes")
 
 
 if __name__ == "__main__":

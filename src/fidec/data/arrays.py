@@ -17,7 +17,7 @@ from fidec.data.columns import (
 )
 from fidec.data.dataset import OfflineDataset, episodes_of
 from fidec.data.episodes import flat_columns, id_changes
-from fidec.data.mapped import is_mapped
+from fidec.data.mapped import is_mapped, take
 from fidec.data.observations import check_same_parts, join_parts, observation_column, take_rows
 from fidec.errors import DataError
 from fidec.parts import map_parts, rows_of
