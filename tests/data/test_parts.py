@@ -167,7 +167,7 @@ def test_hdf5_groups_have_parts(tmp_path):
     assert load_dataset(f"hdf5:{tmp_path}/mine.hdf5").sha256 == dataset_from_arrays(**flat()).sha256
 
 
-@pytest.mark.parametrize("window", [Window(), Window(2, 3, 0.9)])
+@pytest.mark.parametrize("window", [Window(), pytest.param(Window(2, 3, 0.9), marks=pytest.mark.slow)])
 def test_observations_are_stacked_within_their_episode(window):
     """Against a loop over episodes: `Frames`, which the policy has, stacks what the batch has."""
     dataset = dataset_from_arrays(**episodes(COUNT))
@@ -205,7 +205,9 @@ def test_vectors_without_a_history_are_not_stacked():
     assert (spec.observation_shape, spec.history, spec.frame_stack) == ((12,), 4, 1)
 
 
-@pytest.mark.parametrize(("place", "window"), [("host", Window(2, 3, 0.9)), ("mapped", Window())])
+@pytest.mark.parametrize(
+    ("place", "window"), [("mapped", Window()), pytest.param("host", Window(2, 3, 0.9), marks=pytest.mark.slow)]
+)
 def test_host_and_file_feed_what_the_device_would_draw(place, window, monkeypatch, tmp_path):
     monkeypatch.setattr(feed, "CHUNK_STEPS", 3)
     settings = Sampling(frame_stack=2, history=3, augment=0.5, window=window)
