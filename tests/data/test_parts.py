@@ -95,6 +95,7 @@ ROWS = COUNT * EPISODE
     ("columns", "words"),
     [
         (_changed("next_observations", "front", None), "'next_observations' has no part 'front'"),
+        (flat() | {"observations": {}}, "'observations' is a dictionary without entries"),
         (_changed("observations", "front", None), "'observations' has no part 'front', but 'next_observations' has"),
         (flat() | {"next_observations": np.zeros((ROWS, 3))}, "must both be arrays, or both have parts"),
         (

@@ -73,7 +73,13 @@ def check_dataset(dataset: OfflineDataset) -> Report:
 
 def _check_values(dataset: OfflineDataset) -> list[Finding]:
     findings = []
-    for key, array in dataset.arrays().items():
+    columns = {
+        **named("observations", dataset.observations),
+        **named("next_observations", dataset.next_observations),
+        "actions": dataset.actions,
+        "rewards": dataset.rewards,
+    }
+    for key, array in columns.items():
         if array.dtype.kind == "f" and not (finite := np.isfinite(array)).all():
             row = int(np.argwhere(~finite)[0][0])
             findings.append(

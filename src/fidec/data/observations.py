@@ -30,6 +30,8 @@ def split_parts(where: str, columns: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in columns.items():
         value = _by_name(where, key, value) if key in KEYS else value
         if isinstance(value, Mapping):
+            if not value:
+                raise fail(where, key, " is a dictionary without entries; expected at least one part.")
             for name in value:
                 if not is_part_name(name):
                     raise fail(

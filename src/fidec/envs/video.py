@@ -121,9 +121,8 @@ def _play(stage: _Stage, act: Act, index: int, seed: int, every: int) -> tuple[E
     pictures = [stage.picture()]
     total, length, over, success = 0.0, 0, False, None
     while not over:
-        action = np.asarray(
-            act(map_parts(lambda array: array[None], observation), np.array([index]), np.array([length])), np.float32
-        )[0]
+        lane = map_parts(lambda array: array[None], observation)
+        action = np.asarray(act(lane, np.array([index]), np.array([length])), np.float32)[0]
         observation, reward, terminated, truncated, success = stage.ask("step", action)
         total, length, over = total + reward, length + 1, terminated or truncated
         if over or length % every == 0:
