@@ -17,7 +17,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, PyTree, Shaped
 
 from fidec.types import ArrayLike as Array
 
@@ -107,7 +107,7 @@ def beside(features: Float[Array, "*batch n"], x: Float[Array, "*more d"]) -> Fl
 class Observer(nn.Module):
     """A network with observations as input, encoded by its `encoder` if it has one."""
 
-    def encode(self, observations: Array) -> Array:
+    def encode(self, observations: PyTree[Shaped[Array, "..."]]) -> Array:
         """Features of images; vectors are returned unchanged."""
         encoder = getattr(self, "encoder", None)
         return observations if encoder is None else encoder(observations)
@@ -129,7 +129,10 @@ class Critic(Observer):
 
     @nn.compact
     def __call__(
-        self, observations: Shaped[Array, "..."], actions: Float[Array, "*batch d"], *noise: Float[Array, "*batch _"]
+        self,
+        observations: PyTree[Shaped[Array, "..."]],
+        actions: Float[Array, "*batch d"],
+        *noise: Float[Array, "*batch _"],
     ) -> Float[Array, "ensemble *batch"]:
         heads = nn.vmap(
             MLP,
@@ -163,7 +166,7 @@ class Value(Observer):
     encoder: nn.Module | None = None
 
     @nn.compact
-    def __call__(self, observations: Shaped[Array, "..."]) -> Float[Array, "*batch"]:
+    def __call__(self, observations: PyTree[Shaped[Array, "..."]]) -> Float[Array, "*batch"]:
         mlp = MLP(self.hidden, 1, layer_norm=self.layer_norm, activation=self.activation)
         return mlp(self.encode(observations)).squeeze(-1)
 
@@ -178,7 +181,7 @@ class Actor(Observer):
     output_scale: float = 0.01
 
     @nn.compact
-    def __call__(self, observations: Shaped[Array, "..."]) -> Float[Array, "*batch d"]:
+    def __call__(self, observations: PyTree[Shaped[Array, "..."]]) -> Float[Array, "*batch d"]:
         mlp = MLP(self.hidden, self.action_dim, output_scale=self.output_scale, activation=self.activation)
         return mlp(self.encode(observations))
 
@@ -218,7 +221,7 @@ class VelocityField(Observer):
     @nn.compact
     def __call__(
         self,
-        observations: Shaped[Array, "..."],
+        observations: PyTree[Shaped[Array, "..."]],
         x: Float[Array, "*batch d"],
         t: Float[Array, "*batch 1"],
         encoded: bool = False,
@@ -240,7 +243,7 @@ class MeanFlow(Observer):
     @nn.compact
     def __call__(
         self,
-        observations: Shaped[Array, "..."],
+        observations: PyTree[Shaped[Array, "..."]],
         x: Float[Array, "*batch d"],
         t: Float[Array, "*batch 1"],
         r: Float[Array, "*batch 1"],
@@ -263,7 +266,7 @@ class ResidualMap(Observer):
 
     @nn.compact
     def __call__(
-        self, observations: Shaped[Array, "..."], actions: Float[Array, "*batch d"]
+        self, observations: PyTree[Shaped[Array, "..."]], actions: Float[Array, "*batch d"]
     ) -> Float[Array, "*batch d"]:
         features = self.encode(observations)
         mlp = MLP(self.hidden, self.action_dim, output_scale=0.0 if self.zero_start else 1.0)
@@ -280,7 +283,7 @@ class EditActor(Observer):
 
     @nn.compact
     def __call__(
-        self, observations: Shaped[Array, "..."], actions: Float[Array, "*batch d"]
+        self, observations: PyTree[Shaped[Array, "..."]], actions: Float[Array, "*batch d"]
     ) -> tuple[Float[Array, "*batch d"], Float[Array, "*batch d"]]:
         features = self.encode(observations)
         inputs = jnp.concatenate([beside(features, actions), actions], axis=-1)

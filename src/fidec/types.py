@@ -21,6 +21,7 @@ Params = Any  # a pytree of arrays, as flax gives it
 class Batch(NamedTuple):
     """Transitions (s, a, r, m, s', a'), stacked along the leading axis.
 
+    Observations are an array, or a dictionary of arrays by name: a tree, as JAX sees it.
     `masks` is 1 where the value of s' may be bootstrapped and 0 where the task ended there. `next_actions`
     is the data's action at s'; at the end of a trajectory, where there is none, it repeats `actions`. `returns`,
     the discounted return from s on, is given to methods that ask for it (`Method.needs_returns`). `proposals` is what

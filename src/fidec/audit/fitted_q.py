@@ -34,6 +34,7 @@ from fidec.data.sampling import Sampling, host_source
 from fidec.data.windows import Window
 from fidec.errors import NonFiniteError
 from fidec.ops import values
+from fidec.parts import Observations
 from fidec.train import loop
 from fidec.types import Batch, PRNGKey, Spec
 
@@ -137,7 +138,7 @@ def _draw_several(draw: Draw, state: Any, observations: Any, key: PRNGKey) -> di
     return jax.vmap(draw, in_axes=(None, None, 0), out_axes=1)(state, observations, keys)
 
 
-def _value(critic: Any, params: Any, observations: jax.Array, actions: jax.Array) -> jax.Array:
+def _value(critic: Any, params: Any, observations: Observations, actions: jax.Array) -> jax.Array:
     """(heads, rows): the mean of Q over the actions (rows, ACTIONS, d) of each row."""
     return critic.apply(params, observations, jnp.moveaxis(actions, 1, 0)).mean(axis=1)
 

@@ -73,7 +73,13 @@ def check_dataset(dataset: OfflineDataset) -> Report:
 
 def _check_values(dataset: OfflineDataset) -> list[Finding]:
     findings = []
-    for key, array in dataset.arrays().items():
+    columns = {
+        **named("observations", dataset.observations),
+        **named("next_observations", dataset.next_observations),
+        "actions": dataset.actions,
+        "rewards": dataset.rewards,
+    }
+    for key, array in columns.items():
         if (row := _first_not_finite(array)) is not None:
             findings.append(
                 Finding("error", "values", f"'{key}' is not finite, first in row {row}; repair or drop it.")

@@ -30,6 +30,8 @@ def split_parts(where: str, columns: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in columns.items():
         value = _by_name(where, key, value) if key in KEYS else value
         if isinstance(value, Mapping):
+            if not value:
+                raise fail(where, key, " is a dictionary without entries; expected at least one part.")
             for name in value:
                 if not is_part_name(name):
                     raise fail(
@@ -74,16 +76,16 @@ def observation_column(where: str, key: str, value: Any) -> Observations:
 
 def check_same_parts(where: str, first: Observations, second: Observations) -> None:
     """The next observations have the parts, rows, shapes and types of the observations."""
-    ours, theirs = (named(key, value) for key, value in zip(KEYS, (first, second), strict=True))
-    names = [{key.partition("/")[2] for key in keys} for keys in (ours, theirs)]
-    for missing, here, there in (
-        (sorted(names[0] - names[1]), "observations", "next_observations"),
-        (sorted(names[1] - names[0]), "next_observations", "observations"),
-    ):
-        if missing and any(missing):
-            raise fail(where, there, f" has no part '{missing[0]}', but '{here}' has; they must agree.")
-    if names[0] != names[1]:
+    if isinstance(first, Mapping) != isinstance(second, Mapping):
         raise fail(where, "next_observations", " and 'observations' must both be arrays, or both have parts.")
+    if isinstance(first, Mapping):
+        for here, there, missing in (
+            (*KEYS, sorted(first.keys() - second.keys())),
+            (*reversed(KEYS), sorted(second.keys() - first.keys())),
+        ):
+            if missing:
+                raise fail(where, there, f" has no part '{missing[0]}', but '{here}' has; they must agree.")
+    ours, theirs = (named(key, value) for key, value in zip(KEYS, (first, second), strict=True))
     for (key, array), (other, following) in zip(ours.items(), theirs.items(), strict=True):
         check_length(where, other, following, len(array))
         if (following.shape, following.dtype) != (array.shape, array.dtype):

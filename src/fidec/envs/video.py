@@ -22,6 +22,7 @@ from fidec.envs.render import Drawing
 from fidec.envs.worker import describe
 from fidec.errors import ConfigError, EnvError, FidecError
 from fidec.extras import require
+from fidec.parts import map_parts
 
 _GREEN = np.array([40, 190, 90], np.uint8)
 _SPEED = 20.0  # steps a second of an environment that does not say, such as OGBench's manipulation
@@ -120,7 +121,8 @@ def _play(stage: _Stage, act: Act, index: int, seed: int, every: int) -> tuple[E
     pictures = [stage.picture()]
     total, length, over, success = 0.0, 0, False, None
     while not over:
-        action = np.asarray(act(observation[None], np.array([index]), np.array([length])), np.float32)[0]
+        lane = map_parts(lambda array: array[None], observation)
+        action = np.asarray(act(lane, np.array([index]), np.array([length])), np.float32)[0]
         observation, reward, terminated, truncated, success = stage.ask("step", action)
         total, length, over = total + reward, length + 1, terminated or truncated
         if over or length % every == 0:

@@ -57,11 +57,11 @@ def shift(
 
 
 def random_shift(
-    key: PRNGKey, images: tuple[Shaped[ArrayLike, "b h w c"], ...], probability: float, padding: int = PADDING
-) -> tuple[Shaped[ArrayLike, "b h w c"], ...]:
+    key: PRNGKey, images: tuple[Shaped[ArrayLike, "b _ _ _"], ...], probability: float, padding: int = PADDING
+) -> tuple[Shaped[ArrayLike, "b _ _ _"], ...]:
     """Shift row i of all `images` by one offset, uniform in {0, ..., 2 padding}^2, with this probability.
 
-    One draw decides for the whole batch.
+    One draw decides for the whole batch. The images may have different sizes.
     """
     if probability <= 0:
         return images

@@ -28,7 +28,7 @@ from fidec.store.rundir import runs_below
 from fidec.train.acting import dials, select_act
 from fidec.train.chunks import Player
 from fidec.train.config import config_from_json, spec_from_json
-from fidec.types import Spec
+from fidec.types import Part, Spec
 
 MODEL = "model.safetensors"
 CARD = "policy.json"
@@ -68,7 +68,7 @@ class Policy:
         self.info = info or {}
         self.algorithm = algos.get(algo).build(options, spec)
         self._state = self.algorithm.policy(state)
-        self._names = tuple(part.name for part in spec.parts)
+        self._inputs, self._names = spec.inputs, tuple(part.name for part in spec.parts)
         self._ready: dict[tuple[Any, ...], _Compiled] = {}  # by shape of the observations and by arguments
         self.reset()
 
@@ -128,14 +128,10 @@ class Policy:
         """The parts of the policy as arrays; ConfigError for one that is missing or not finite."""
         if not self._names and isinstance(observations, Mapping) and len(observations) == 1:
             (observations,) = observations.values()  # as in the data
-        observations = self.spec.map(
-            lambda part, values: np.asarray(values, part.dtype), only_parts(observations, self._names)
-        )
-        for part, array in zip(self.spec.inputs, arrays_of(observations), strict=True):
-            # The sum of squares is finite only if all numbers are, and takes less time than `np.isfinite`.
-            if array.dtype.kind == "f" and not math.isfinite(np.vdot(array, array)):
-                _check_finite(part.name, array)
-        return observations
+        given = only_parts(observations, self._names)
+        if not self._names:
+            return _array(self._inputs[0], given)
+        return {part.name: _array(part, given[part.name]) for part in self._inputs}
 
     def _check_shapes(self, observations: Observations) -> None:
         """Raise unless all parts have their shapes and the same leading axes."""
@@ -278,6 +274,14 @@ def _shapes(observations: Observations) -> Any:
     if isinstance(observations, dict):
         return tuple((name, array.shape) for name, array in observations.items())
     return observations.shape
+
+
+def _array(part: Part, values: Any) -> np.ndarray:
+    array = np.asarray(values, part.dtype)
+    # The sum of squares is finite only if all numbers are, and takes less time than `np.isfinite`.
+    if array.dtype.kind == "f" and not math.isfinite(np.vdot(array, array)):
+        _check_finite(part.name, array)
+    return array
 
 
 def _check_finite(part: str, observations: np.ndarray) -> None:

@@ -13,6 +13,7 @@ from fidec import nn, optim
 from fidec.algos.common.base import Act, ActWithBase, Choose, State, check_choices
 from fidec.errors import ConfigError
 from fidec.ops import flow, policies, values
+from fidec.parts import Observations
 from fidec.types import Batch, Metrics, Params, PRNGKey, Spec
 
 
@@ -242,16 +243,18 @@ class FlowPolicy:
         self.network: Any = nn.VelocityField(hidden, spec.action_dim, encoder(spec))
         self.action_dim, self.steps = spec.action_dim, steps
 
-    def encode(self, params: Params, observations: jax.Array) -> jax.Array:
+    def encode(self, params: Params, observations: Observations) -> jax.Array:
         """Features of images; vectors are returned unchanged."""
         return self.network.apply(params, observations, method="encode")
 
-    def velocity(self, params: Params, observations: jax.Array, encoded: bool = False) -> flow.Velocity:
+    def velocity(self, params: Params, observations: Observations, encoded: bool = False) -> flow.Velocity:
         """The velocity field of these states, which are encoded once; x may have further leading axes."""
         features = observations if encoded else self.encode(params, observations)
         return lambda x, t: self.network.apply(params, features, x, t, encoded=True)
 
-    def sample(self, params: Params, observations: jax.Array, noise: jax.Array, encoded: bool = False) -> jax.Array:
+    def sample(
+        self, params: Params, observations: Observations, noise: jax.Array, encoded: bool = False
+    ) -> jax.Array:
         """mu(s, z), clipped to the box."""
         actions = flow.sample(self.velocity(params, observations, encoded), noise, self.steps)
         return jnp.clip(actions, -1.0, 1.0)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fidec.algos.common.backbone import FlowPolicy
-from fidec.parts import rows_of
+from fidec.parts import Observations, rows_of
 from fidec.types import Params, PRNGKey
 
 Further = Callable[[jax.Array, jax.Array, jax.Array], dict[str, jax.Array]]
@@ -19,7 +19,7 @@ OfStates = Callable[[jax.Array], dict[str, jax.Array]]
 def propose(
     flow: FlowPolicy,
     params: Params,
-    observations: jax.Array,
+    observations: Observations,
     key: PRNGKey,
     count: int,
     further: Further = lambda observations, noise, actions: {},
