@@ -163,7 +163,7 @@ def _report(session: Session, start: Start, restored: Restored | None, initial: 
         message(f"resumed {start.directory.path} at step {session.step}")
     facts = {"buffer": _facts(start.buffer)} if start.buffer is not None else {}
     found = {"findings": list(start.messages)} if restored is None and is_checked(start.config, dataset) else {}
-    used = {"training_devices": start.config.devices or 1}
+    used = {"training_devices": (start.config.devices or 1) * jax.process_count()}
     now = {**versions.environment({**_facts(dataset), **found}), **facts, **used}
     _record_versions(start.directory, now, message, start.salvage)
     start.directory.write_status("running", session.step)
