@@ -148,7 +148,7 @@ def _report(session: Session, start: Start, restored: Restored | None, initial: 
     """Say how the run begins, and record the software versions."""
     dataset, message = start.dataset, session.journal.message
     if isinstance(session.feed, HostFeed):
-        where = "their file" if dataset.mapped else "main memory"
+        where = "their files" if dataset.mapped else "main memory"
         message(
             f"{dataset.name} takes {dataset.nbytes / 1e9:.1f} GB, more than the memory limit: its rows stay in "
             f"{where} and are read when they are drawn"
