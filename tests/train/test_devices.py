@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import socket
+import subprocess
+import time
+
 import pytest
 
+from fidec.launch import launch
 from helpers import device_runs
 from helpers.runs import check_error, fingerprint, read_rows
 
@@ -69,3 +75,72 @@ def test_each_device_computes_with_its_rows(tmp_path):
 @pytest.mark.parametrize("method", ["fidec", "fql", "deflow_frozen"])
 def test_methods_with_and_without_a_frozen_flow(method, tmp_path):
     assert max(device_runs.run(method, tmp_path)) < TOLERANCE
+
+
+@pytest.fixture
+def pair():
+    """pair(port, *words): two processes of `fidec train` that train one run. They are ended with the test."""
+    started = []
+
+    def start(port: int, *words: object) -> list[subprocess.Popen]:
+        for number in (0, 1):
+            link = ["--coordinator", f"127.0.0.1:{port}", "--processes", "2", "--process", f"{number}"]
+            how = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+            started.append(launch("-m", "fidec", "train", *map(str, words), *link, **how))
+        return started[-2:]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+GIVEN = ["--algo", "rebrac", "--algo.hidden", "16", "16", "--batch-size", "16", "--log-interval", "10"]
+GIVEN += ["--checkpoint-interval", "10"]
+
+
+@pytest.mark.slow
+def test_two_processes_are_one_run(npz, tmp_path, pair):
+    given = ["--data", f"npz:{npz}", *GIVEN, "--steps", "40", "--out"]
+    said = []
+    for process in pair(free_port(), *given, tmp_path / "two"):
+        said.append(process.communicate(timeout=200)[1])
+        assert process.returncode == 0, said
+    assert "process 1 of 2 follows process 0" in said[1]
+    alone = launch("-m", "fidec", "train", *given, str(tmp_path / "one"), stdout=subprocess.DEVNULL)
+    assert alone.wait(timeout=200) == 0
+    assert device_runs.distance(tmp_path / "two", tmp_path / "one", 40) < TOLERANCE
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_ends_the_run_with_words_and_it_resumes(npz, tmp_path, pair):
+    out = tmp_path / "run"
+    leader, other = pair(free_port(), "--data", f"npz:{npz}", *GIVEN, "--steps", 200, "--out", out)
+    while not list((out / "checkpoints").glob("0*")):
+        assert leader.poll() is None, leader.communicate()
+        time.sleep(0.02)
+    other.kill()
+    said = leader.communicate(timeout=200)[1]
+    assert leader.returncode == 1, said
+    assert "another process of this training has ended or cannot be reached" in said
+    assert "Traceback" not in said
+    assert json.loads((out / "status.json").read_text())["state"] == "failed"
+    for process in pair(free_port(), "--resume", out):
+        said = process.communicate(timeout=200)[1]
+        assert process.returncode == 0, said
+    assert json.loads((out / "status.json").read_text())["state"] == "done"
+    assert "resumed" in (out / "run.log").read_text()
+
+
+def test_processes_need_an_address_and_their_numbers(cli, npz, tmp_path):
+    base = ["train", "--data", f"npz:{npz}", "--steps", 4, "--out", tmp_path / "run"]
+    check_error(cli(*base, "--processes", 2), 2, "need the address of process 0: --coordinator HOST:PORT")
+    check_error(cli(*base, "--coordinator", "here:1", "--processes", 2), 2, "found --processes 2 and --process None")
+    check_error(cli(*base, "--coordinator", "here:1", "--processes", 2, "--process", 2), 2, "from 0 to N - 1")
+    check_error(cli(*base, "--coordinator", "auto", "--processes", 2), 2, "leave out --process and --processes")

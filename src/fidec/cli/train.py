@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +26,21 @@ from fidec.train.resolve import resolve
 
 
 @dataclass(frozen=True)
-class TrainArgs(RunConfig):
+class Processes:
+    """Several processes that train one run."""
+
+    coordinator: str | None = None
+    """Train one run with several processes, on one host or on several. HOST:PORT is a free port of process 0's host;
+    auto asks the batch system (Slurm, Open MPI, Kubernetes). All processes get the same command. Process 0 reads the
+    data and writes the run directory."""
+    process: int | None = None
+    """With --coordinator HOST:PORT: the number of this process, from 0 on."""
+    processes: int | None = None
+    """With --coordinator HOST:PORT: how many there are. The batch is split over all their --devices."""
+
+
+@dataclass(frozen=True)
+class TrainArgs(Processes, RunConfig):
     """Train a method on a data set and write a run directory.
 
     A --task of the benchmark has data, an environment, a protocol and published options (`fidec tasks ID` shows
@@ -48,8 +63,8 @@ class TrainArgs(RunConfig):
     """Print the result as JSON."""
 
 
-@dataclass(frozen=True)
-class ResumeArgs:
+@dataclass(frozen=True, kw_only=True)
+class ResumeArgs(Processes):
     """Continue a run, bit for bit as if it had never stopped; with --online-steps in its environment."""
 
     resume: tuple[Path, ...]
@@ -82,11 +97,23 @@ def _peek(argv: list[str], name: str) -> str | None:
 
 def main(argv: list[str]) -> int:
     if any(word == "--resume" or word.startswith("--resume=") for word in argv):
-        return _resume(parse(ResumeArgs, argv, "fidec train", explain=_kept))
+        resumed = parse(ResumeArgs, argv, "fidec train", explain=_kept)
+        return _in_processes(resumed, lambda: _resume(resumed))
     config, args = read_args(argv, "fidec train")
     if args.seeds and _peek(argv, "--seed") is not None:
         raise ConfigError("both --seed and --seeds are given: name one seed, or several")
-    return _train(config, args.seeds, overwrite=args.overwrite, as_json=args.json)
+    return _in_processes(args, lambda: _train(config, args.seeds, overwrite=args.overwrite, as_json=args.json))
+
+
+def _in_processes(args: Processes, train: Callable[[], int]) -> int:
+    """Train, if this is the only process or the first of several; else follow the first."""
+    from fidec.train import hosts
+
+    if hosts.join(args.coordinator, args.process, args.processes):
+        hosts.follow()
+        return 0
+    with hosts.leading():
+        return train()
 
 
 def read_args(argv: list[str], program: str) -> tuple[RunConfig, TrainArgs]:

@@ -49,8 +49,8 @@ class OfflineDataset:
     `rewards` and `masks` float32, `terminals` bool. Row i of `episodes` (E, 2) is [start, stop) of a
     trajectory. `action_low` and `action_high` are the user's own action bounds if they are not [-1, 1].
     Without rewards, `has_rewards` is False and `rewards` are zeros; only methods that use none can be trained.
-    The arrays are read-only. A large set of images stays in its file: in the two columns of observations it is then
-    `MappedRows`, which are indexed like arrays, and `mapped` is True.
+    The arrays are read-only. Large observations and actions stay in their files: their columns are then `MappedRows`,
+    which are indexed like arrays, and `mapped` is True.
     """
 
     observations: Observations

@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -27,6 +27,14 @@ def worth_mapping(shape: tuple[int, ...], dtype: np.dtype) -> bool:
     """Whether an array of a file is so large that it stays on the disk. Columns of single numbers never do."""
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     return len(shape) > 1 and size > (MAPPED_BYTES if dtype == np.uint8 and len(shape) > 2 else VECTOR_BYTES)
+
+
+def large_keys(headers: Mapping[str, tuple[tuple[int, ...], np.dtype]]) -> set[str]:
+    """The arrays of a data set that stay on the disk: all but columns of numbers, if they are large together."""
+    size = {key: int(np.prod(shape, dtype=np.int64)) * dtype.itemsize for key, (shape, dtype) in headers.items()}
+    wide = {key for key, (shape, _) in headers.items() if len(shape) > 1}
+    together = sum(size[key] for key in wide) > VECTOR_BYTES
+    return {key for key in wide if together or worth_mapping(*headers[key])}
 
 
 class FileRows:

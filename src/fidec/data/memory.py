@@ -38,5 +38,5 @@ def naming_memory(source: str) -> Iterator[None]:
         asked = str(error).rstrip(".") or "an array could not be allocated"
         raise DataError(
             f"{source}: the data does not fit into memory: {asked}; {free_host_memory() / 1e9:.1f} GB are free. "
-            "Close other programs, use fewer rows, or store images as uint8 in an .npz file: they stay on the disk."
+            "Close other programs, use fewer rows, or store the data in .npz files: large arrays stay on the disk."
         ) from error

@@ -122,7 +122,7 @@ class RunConfig:
     statistics, at step 0. The method, the sizes of its networks and the shapes of the data must be equal."""
     memory_limit: float | None = None
     """GB. Data larger than this is not copied to the device as a whole. Its batches are read from main memory, or,
-    for large images in npz files, from the disk. By default half of the device's free memory."""
+    for large arrays in npz files, from the disk. By default half of the device's free memory."""
     devices: int | None = None
     """Split each batch over this many devices of the machine, a divisor of --batch-size. The result is that of one
     device up to rounding. By default one: networks of the usual sizes are too small to gain from more. Several

@@ -30,14 +30,16 @@ class Place(NamedTuple):
 
     def put(self, tree: Any) -> Any:
         """The arrays, whole on each device."""
-        return jax.device_put(tree, self.whole)
+        return _put(tree, self.whole)
 
     def put_chunk(self, chunk: Chunk) -> Chunk:
-        return chunk._replace(rows=jax.device_put(chunk.rows, self.rows))
+        return chunk._replace(rows=_put(chunk.rows, self.rows))
 
     def take(self, tree: Any) -> Any:
-        """The arrays of `put`, or what was computed from them, on the first device again."""
-        return tree if self.whole is None else jax.device_put(tree, jax.local_devices()[0])
+        """What was computed from the arrays of `put`, on the first device of this process."""
+        if isinstance(self.whole, SingleDeviceSharding):
+            return jax.device_put(tree, jax.local_devices()[0])
+        return tree if self.whole is None else jax.tree.map(lambda leaf: leaf.addressable_data(0), tree)
 
     def example(self, chunk: Chunk) -> Chunk:
         """The shapes of a chunk, for lowering."""
@@ -52,39 +54,56 @@ class Place(NamedTuple):
 HERE = Place()
 
 
+def _put(tree: Any, sharding: Sharding | None) -> Any:
+    if sharding is None or sharding.is_fully_addressable:
+        return jax.device_put(tree, sharding)
+
+    def put(leaf: Any) -> jax.Array:
+        """The part of this process. All processes have the same array."""
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(put(jax.random.key_data(leaf)))
+        array = np.asarray(leaf)
+        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+    return jax.tree.map(put, tree)
+
+
 def places_of(devices: int | None, runs: int) -> list[Place]:
     """Where one run is trained: on one device, or split over several. Several runs take all devices in turn."""
     found = jax.local_devices()
     if runs == 1:
-        return [HERE if devices in (None, 1) else split_over(found[:devices])]
+        alone = devices in (None, 1) and jax.process_count() == 1
+        return [HERE if alone else spread_over(devices or 1)]
     if len(found) == 1:
         return [HERE]
     return [Place(*[SingleDeviceSharding(device)] * 2) for device in found[:runs]]
 
 
-def split_over(devices: list[jax.Device]) -> Place:
-    """One program on all these devices, each with its part of the rows."""
-    mesh = Mesh(np.array(devices), (AXIS,))
+def spread_over(devices: int) -> Place:
+    """One program on this many devices of each process, each with its part of the rows."""
+    every = [[each for each in jax.devices() if each.process_index == i] for i in range(jax.process_count())]
+    mesh = Mesh(np.array([device for own in every for device in own[:devices]]), (AXIS,))
     return Place(NamedSharding(mesh, PartitionSpec(None, AXIS)), NamedSharding(mesh, PartitionSpec()))
 
 
 def check_devices(config: RunConfig, runs: int = 1) -> None:
     """Raise if the run cannot be trained on so many devices."""
-    count = config.devices
-    if count is None:
+    count, processes = config.devices or 1, jax.process_count()
+    if count * processes == 1:
         return
     if runs > 1:
         raise ConfigError(
-            "--devices splits one run. Several seeds are spread over all devices that JAX sees: leave it out, and "
-            "hide devices with CUDA_VISIBLE_DEVICES"
+            "--devices and --coordinator split one run. Several seeds are spread over all devices that JAX sees: "
+            "leave them out, and hide devices with CUDA_VISIBLE_DEVICES"
         )
     found = jax.local_devices()
     if count > len(found):
         kinds = ", ".join(sorted({device.device_kind for device in found}))
         raise ConfigError(f"--devices {count}: JAX sees {len(found)} here ({kinds}). Ask for at most that many")
-    if config.batch_size % count:
-        near = max(count, round(config.batch_size / count) * count)
+    if config.batch_size % (total := count * processes):
+        near = max(total, round(config.batch_size / total) * total)
+        where = f"--devices {count}" + (f" of {processes} processes" if processes > 1 else "")
         raise ConfigError(
-            f"--batch-size {config.batch_size} cannot be split over --devices {count}: expected a multiple of "
-            f"{count}, such as {near}"
+            f"--batch-size {config.batch_size} cannot be split over {where}: expected a multiple of {total}, such as "
+            f"{near}"
         )

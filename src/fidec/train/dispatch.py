@@ -52,6 +52,7 @@ class Program:
         runs: Sequence[Run],
         stacked: bool | None = None,
         places: Sequence[Place] = (HERE,),
+        single: Callable[..., Single] | None = None,
     ):
         default = len(runs) > len(places) and jax.default_backend() != "cpu"
         self._stacked = default if stacked is None else stacked
@@ -62,7 +63,7 @@ class Program:
         def make(place: Place) -> Any:
             if self._stacked:
                 return Stacked(algorithm, sampling, place)
-            return Single(algorithm, sampling, spec, runs[0], place)
+            return (single or Single)(algorithm, sampling, spec, runs[0], place)
 
         # JAX traces in this thread first, and compiles for the other devices at the same time.
         first = make(places[0])

@@ -148,7 +148,7 @@ def _report(session: Session, start: Start, restored: Restored | None, initial: 
     """Say how the run begins, and record the software versions."""
     dataset, message = start.dataset, session.journal.message
     if isinstance(session.feed, HostFeed):
-        where = "their file" if dataset.mapped else "main memory"
+        where = "their files" if dataset.mapped else "main memory"
         message(
             f"{dataset.name} takes {dataset.nbytes / 1e9:.1f} GB, more than the memory limit: its rows stay in "
             f"{where} and are read when they are drawn"
@@ -163,7 +163,7 @@ def _report(session: Session, start: Start, restored: Restored | None, initial: 
         message(f"resumed {start.directory.path} at step {session.step}")
     facts = {"buffer": _facts(start.buffer)} if start.buffer is not None else {}
     found = {"findings": list(start.messages)} if restored is None and is_checked(start.config, dataset) else {}
-    used = {"training_devices": start.config.devices or 1}
+    used = {"training_devices": (start.config.devices or 1) * jax.process_count()}
     now = {**versions.environment({**_facts(dataset), **found}), **facts, **used}
     _record_versions(start.directory, now, message, start.salvage)
     start.directory.write_status("running", session.step)

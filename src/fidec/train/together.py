@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+
+import jax
 
 from fidec.errors import FidecError
 from fidec.train import loop
 from fidec.train.devices import places_of
 from fidec.train.dispatch import Pace, Program, run_for
+from fidec.train.hosts import Leader
 from fidec.train.session import Session
 
 
@@ -58,7 +62,8 @@ class Together:
         if self._program is None:
             before, run = time.perf_counter(), runs[0]
             places = places_of(run.config.devices, len(self.runs))
-            self._program = Program(run.algorithm, run.sampling, run.spec, runs, places=places)
+            lead = partial(Leader, config=run.config, signals=self._signals) if jax.process_count() > 1 else None
+            self._program = Program(run.algorithm, run.sampling, run.spec, runs, places=places, single=lead)
             for each in runs:
                 each.record_compilation(time.perf_counter() - before)
         run_for(self._program, runs, count, self._pace, self._signals, lambda: self._show(runs))

@@ -15,7 +15,7 @@ from fidec.data.arrays import FILE_KEYS, dataset_from_file
 from fidec.data.columns import existing_file, fail, is_data_file, require_keys, user_path
 from fidec.data.dataset import OfflineDataset
 from fidec.data.episodes import id_changes
-from fidec.data.mapped import FileRows, Shards, worth_mapping
+from fidec.data.mapped import FileRows, Shards, large_keys
 from fidec.data.npz import Header, npz_headers, read_npz
 from fidec.data.observations import is_column
 from fidec.data.source import CacheDir, DataSource, absolute_path
@@ -59,7 +59,7 @@ def files_of(what: str) -> list[Path]:
 
 def _large(files: list[Path], headers: list[dict[str, Header]]) -> set[str]:
     """The keys whose arrays, of all files together, stay on the disk. DataError if the files do not fit together."""
-    found = set()
+    whole: dict[str, Header] = {}
     for key in dict.fromkeys(key for each in headers for key in each if is_column(key, KEYS)):
         for file, each in zip(files, headers, strict=True):
             if key not in each:
@@ -75,9 +75,9 @@ def _large(files: list[Path], headers: list[dict[str, Header]]) -> set[str]:
                     f"{dtype}; all files need the same.",
                 )
             rows += own[0] if own else 0
-        if key not in ("episodes", *_BOUNDS) and worth_mapping((rows, *shape[1:]), dtype):
-            found.add(key)
-    return found
+        if key not in ("episodes", *_BOUNDS):
+            whole[key] = (rows, *shape[1:]), dtype
+    return large_keys(whole)
 
 
 def _other(files: list[Path], headers: list[dict[str, Header]], key: str) -> Path:
