@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -40,7 +41,16 @@ def parse(
     parsed, rest = _parse_known(args, argv, program, tyro.conf.FlagConversionOff, **keywords)
     if rest:
         raise ConfigError(f"there is no place for the word {rest[0]!r}. {usage}")
-    return parsed
+    return _with_local_runs(parsed)
+
+
+def _with_local_runs(args: Any) -> Any:
+    """The arguments of a command that reads runs or policies, with local copies of those that are at URLs."""
+    from fidec.store.staging import local_run
+
+    given = {name: vars(args)[name] for name in ("directory", "runs") if name in vars(args)}
+    local = {n: tuple(map(local_run, v)) if isinstance(v, tuple) else local_run(v) for n, v in given.items()}
+    return dataclasses.replace(args, **local) if local != given else args
 
 
 def split_args(args: type[Args], argv: list[str], program: str) -> tuple[Args, list[str]]:

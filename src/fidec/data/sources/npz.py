@@ -27,4 +27,5 @@ SOURCE = DataSource(
     claims=lambda text: text.endswith(".npz"),
     absolute=absolute_path,
     check_present=lambda what, cache_dir: existing_file(what),
+    at_url="file",
 )
