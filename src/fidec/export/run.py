@@ -41,9 +41,9 @@ def export_policy(
     """Write a policy as files that need no fidec, as `fidec export` does; returns the metadata and their directory.
 
     `policy` is a run or a policy directory, the URL of one, or a `Policy`. `to` is "onnx", "stablehlo" or "numpy".
-    `out` is a new or empty directory, by default RUN/export/TARGET. The factors are fixed in the files. With `noise` 0 the files take
-    no noise. The export is compared with the policy at random observations and at those of the run's data, or of
-    `data`. A difference above `tolerance` is an error, and nothing is left behind.
+    `out` is a new or empty directory, by default RUN/export/TARGET. The factors are fixed in the files. With `noise`
+    0 the files take no noise. The export is compared with the policy at random observations and at those of the run's
+    data, or of `data`. A difference above `tolerance` is an error, and nothing is left behind.
     """
     if to not in TARGETS:
         raise unknown("target", to, TARGETS)

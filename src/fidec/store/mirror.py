@@ -9,6 +9,7 @@ and of two writers one is refused. The manifest before it stays, with its object
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
@@ -188,7 +189,12 @@ def _fetch(
 
 
 def _remove_others(snapshot: Snapshot, directory: Path) -> None:
-    """Remove the mirrored files that are not of a snapshot, so that the directory is as its writer had it."""
+    """Remove what is not of a snapshot, so that the directory is as its writer had it.
+
+    Also what a crash left there under hidden names: it would be given back to the run.
+    """
+    for leftover in sorted(directory.rglob(".*"), reverse=True):
+        files.remove(leftover)
     for name in _names(directory) - snapshot.files.keys():
         files.remove(directory / name)
     for empty in sorted((path for path in directory.rglob("*") if path.is_dir()), reverse=True):
@@ -267,18 +273,25 @@ class Mirror:
         return snapshot
 
     def _check_owner(self) -> None:
-        """Raise if another process has written a manifest since this one."""
+        """Raise if another process has written a manifest since this one.
+
+        It may also be our own, if the answer to our last request was lost.
+        """
         found = numbers(self.store)
-        if found and found[-1] > self.newest:
-            self.lost = True
-            try:
-                writer = read_snapshot(self.store, found[-1]).writer
-            except CheckpointError:
-                writer = "another process"
-            raise TakenOver(
-                f"{self.url} was continued by {writer}: this process stops, so that the run has one writer. What it "
-                f"trained since its last state at the URL is in {self.directory}, and is trained there again."
-            )
+        if not found or found[-1] <= self.newest:
+            return
+        writer = "another process"
+        with contextlib.suppress(CheckpointError):
+            snapshot = read_snapshot(self.store, found[-1])
+            if snapshot.owner == self.owner:
+                self.base, self.newest = snapshot, snapshot.number
+                return
+            writer = snapshot.writer
+        self.lost = True
+        raise TakenOver(
+            f"{self.url} was continued by {writer}: this process stops, so that the run has one writer. What it "
+            f"trained since its last state at the URL is in {self.directory}, and is trained there again."
+        )
 
     def _entry(self, name: str) -> files.Entry:
         """Size and SHA-256 of a file, computed again only if the file has changed."""

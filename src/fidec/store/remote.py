@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
-from fidec.errors import ConfigError, FidecError, RunError
+from fidec.errors import CheckpointError, ConfigError, FidecError, RunError
 from fidec.extras import require
 from fidec.register import unknown
 from fidec.store import files
@@ -171,7 +171,7 @@ class Store:
     def download(self, key: str, target: Path, size: int, advance: Callable[[int], object]) -> None:
         """Fetch an object of this size into the file `target`, after what an interrupted call has left there.
 
-        FileNotFoundError if there is no such object. The caller checks the content.
+        FileNotFoundError if there is no such object, CheckpointError if it is shorter. The caller checks the content.
         """
         have = target.stat().st_size if target.is_file() else 0
         if size - have > (free := shutil.disk_usage(target.parent).free):
@@ -183,15 +183,16 @@ class Store:
         with files.writing(target, "a part of a download"), open(target, "ab") as file:
             if have > size:
                 file.truncate(0)
-                have = 0
-            while have < size:
-                end = min(have + CHUNK, size)
-                chunk = self._try(f"read {key}", self._fs.cat_file, self._path(key), start=have, end=end)
-                if not 0 < len(chunk) <= end - have:
-                    raise StoreError(f"{self.url}: {key} has not the {size} bytes that it should have")
+        have = target.stat().st_size
+        while have < size:
+            end = min(have + CHUNK, size)
+            chunk = self._try(f"read {key}", self._fs.cat_file, self._path(key), start=have, end=end)
+            if not 0 < len(chunk) <= end - have:
+                raise CheckpointError(f"{self.url}: {key} has not the {size} bytes that it should have")
+            with files.writing(target, "a part of a download"), open(target, "ab") as file:
                 file.write(chunk)
-                have += len(chunk)
-                advance(len(chunk))
+            have += len(chunk)
+            advance(len(chunk))
 
     def _path(self, key: str) -> str:
         return f"{self._root.rstrip('/')}/{key}" if key else self._root
