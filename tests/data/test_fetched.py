@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,8 +28,7 @@ def faults(monkeypatch, tmp_path):
 
 
 def put(url: str, content: bytes) -> None:
-    import fsspec
-
+    fsspec = pytest.importorskip("fsspec")
     fsspec.filesystem("memory").pipe_file(url, content)
 
 
@@ -129,7 +129,7 @@ def test_a_lerobot_directory_is_fetched_without_its_videos(faults, tmp_path):
         if path.is_file():
             put(f"memory://bucket/set/{path.relative_to(root)}", path.read_bytes())
     put("memory://bucket/set/videos/a.mp4", b"not read")
-    bounds = {"action_low": -2, "action_high": 2}
+    bounds: dict[str, Any] = {"action_low": -2, "action_high": 2}
     there = load_dataset("lerobot:memory://bucket/set/", **bounds)
     assert there.sha256 == load_dataset(f"lerobot:{root}", **bounds).sha256
     assert not list((tmp_path / "data").rglob("*.mp4"))

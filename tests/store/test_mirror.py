@@ -264,8 +264,18 @@ def test_an_unreachable_store_is_said_once_and_mirrored_later(store, faults, tmp
         writer.finish()
     faults.fail = lambda name, number: None
     writer.update(said.append)
-    assert "reached again" in said[1]
+    assert "written again" in said[1]
     assert pulled(store, tmp_path / "copy") == {"a": "1"}
+
+
+def test_credentials_that_expire_do_not_stop_the_run(store, faults, tmp_path):
+    write(tmp_path / "run", a="1")
+    writer, said = Mirror(store, tmp_path / "run", None, 0), []
+    faults.fail = lambda name, number: PermissionError("The provided token has expired")
+    writer.update(said.append)
+    assert "token has expired" in said[0]
+    with pytest.raises(RunError, match="Mirror it with"):
+        writer.finish()
 
 
 def test_local_copies_are_cached_by_their_manifest(faults, tmp_path):

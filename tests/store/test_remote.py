@@ -72,7 +72,7 @@ def test_messages_hold_no_credentials():
 def test_a_missing_package_is_named(monkeypatch):
     pytest.importorskip("fsspec")
     monkeypatch.setitem(sys.modules, "gcsfs", None)
-    with pytest.raises(ConfigError, match="gs://b/x needs .* pip install gcsfs"):
+    with pytest.raises(ConfigError, match=r"gs://b/x needs .* pip install gcsfs"):
         Store("gs://b/x")
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(ConfigError, match=r"pip install 'fidec\[remote\]'"):

@@ -14,6 +14,7 @@ from fidec.errors import RunError
 from fidec.store import staging
 from fidec.store.mirror import TakenOver
 from fidec.store.remote import Store
+from fidec.train import run as module
 from fidec.train.run import Preempted
 from helpers.runs import check_error, fingerprint, random_columns
 from helpers.stores import memory_store
@@ -175,11 +176,11 @@ def test_commands_read_runs_from_urls(faults, tiny, cli, npz, compile_cache, els
     elsewhere()
     code, out, err = cli("report", f"{URL}/", "--out", tmp_path / "r.html")
     assert (code, out) == (0, f"report: {tmp_path / 'r.html'}\n"), err
-    code, out, err = cli("export", URL, "--to", "numpy", "--out", tmp_path / "exported")
-    assert code == 0, err
     check_error(cli("eval", "memory://bucket/nothing"), 1, "there is no run at memory://bucket/nothing")
     check_error(cli("eval", "s4://bucket/x"), 2, "URL scheme 's4'")
     check_error(cli("train", "--resume", "memory://bucket/nothing"), 1, "there is no run at")
+    for argv in (("sweep", "--data", f"npz:{npz}", "--algo", "tiny", "--out", URL), ("report", URL, "--out", URL)):
+        check_error(cli(*argv), 2, f"--out {URL}", "needs a path of this machine")
 
 
 @pytest.mark.slow
@@ -188,7 +189,11 @@ def test_a_run_at_a_url_is_evaluated_and_compared(faults, tiny, tiny_env, cli, n
     code, _, err = cli("train", "--data", f"npz:{npz}", *WORDS, *evaluated, "--out", URL)
     assert code == 0, err
     elsewhere()
-    for argv, words in ((("eval", URL, "--episodes", 2), "episodes"), (("compare", URL), "tiny")):
+    for argv, words in (
+        (("eval", URL, "--episodes", 2), "episodes"),
+        (("compare", URL), "tiny"),
+        (("export", URL, "--to", "numpy", "--out", "exported"), "compared with the policy"),
+    ):
         code, out, err = cli(*argv)
         assert code == 0, (argv, err)
         assert words in out, argv
@@ -196,7 +201,9 @@ def test_a_run_at_a_url_is_evaluated_and_compared(faults, tiny, tiny_env, cli, n
 
 
 @pytest.mark.slow
-def test_a_flow_that_is_trained_first_is_mirrored_and_continued(faults, compile_cache, elsewhere, tmp_path):
+def test_a_flow_that_is_trained_first_is_mirrored_and_continued(
+    faults, compile_cache, elsewhere, tmp_path, monkeypatch
+):
     dataset = dataset_from_arrays(**random_columns())
     options = {"hidden": (8, 8)}
     settings = {**SETTINGS, "algo": "fidec", "options": options, "flow_updates": 40, "steps": 20}
@@ -207,12 +214,11 @@ def test_a_flow_that_is_trained_first_is_mirrored_and_continued(faults, compile_
             faults.fail = lambda name, number: ConnectionError("gone")
             raise SystemError("killed")
 
-    from fidec.train import run as module
-
     train_all = module._train_all
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemError):  # while the flow is trained
+    with monkeypatch.context() as patch:  # killed while the flow is trained
         patch.setattr(module, "_train_all", lambda starts, quiet, callback=None: train_all(starts, quiet, die))
-        fit(dataset, URL, **settings)
+        with pytest.raises(SystemError):
+            fit(dataset, URL, **settings)
     faults.fail = lambda name, number: None
     assert "flow/checkpoints/00000020/state.safetensors" in names_at(URL)
     elsewhere()

@@ -22,7 +22,7 @@ from typing import TypedDict
 
 from fidec.errors import CheckpointError, RunError
 from fidec.store import files
-from fidec.store.remote import Store, StoreError, Unreachable
+from fidec.store.remote import Store, StoreError
 
 OBJECTS, MANIFESTS = "objects", "manifests"
 LARGEST_MANIFEST = 16 * 2**20  # bytes
@@ -236,16 +236,18 @@ class Mirror:
         return snapshot
 
     def update(self, message: Message) -> None:
-        """`push` after a checkpoint. A store that cannot be reached does not stop the run: that is said once."""
+        """`push` after a checkpoint. A store that fails does not stop the run: that is said once."""
         try:
             self.push()
-        except Unreachable as error:
+        except TakenOver:
+            raise
+        except StoreError as error:  # also credentials that have expired
             if not self._problem:
                 message(f"{error}. The run goes on in {self.directory} and is mirrored later")
             self._problem, self.store.limits = True, replace(self._limits, attempts=1)
             return
         if self._problem:
-            message(f"{self.url} can be reached again: the run is mirrored")
+            message(f"{self.url} can be written again: the run is mirrored")
         self._problem, self.store.limits = False, self._limits
 
     def finish(self) -> None:
@@ -255,7 +257,9 @@ class Mirror:
         self.store.limits = self._limits
         try:
             self.push()
-        except Unreachable as error:
+        except TakenOver:
+            raise
+        except StoreError as error:
             raise RunError(
                 f"{error}. The run is complete up to here in {self.directory}, but its last state is not at the URL. "
                 f"Mirror it with: fidec train --resume {self.url}"
@@ -268,7 +272,9 @@ class Mirror:
             self.store.create(_manifest_key(snapshot.number), snapshot.render())
         except FileExistsError:
             self._check_owner()
-            raise
+            if self.newest < snapshot.number:
+                raise StoreError(f"{self.url}: the manifest {snapshot.number} exists, but is not listed") from None
+            return self._write(entries)  # it was our own, of a request whose answer was lost
         self.base, self.newest = snapshot, snapshot.number
         return snapshot
 

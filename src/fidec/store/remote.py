@@ -206,7 +206,7 @@ class Store:
 
     def _try(self, what: str, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
         """Call a function of fsspec, again after errors that may be over soon."""
-        limits = self.limits
+        limits, last = self.limits, Exception()
         for attempt in range(limits.attempts):
             if attempt:
                 time.sleep(min(limits.backoff * 2 ** (attempt - 1), limits.longest_pause))

@@ -12,7 +12,8 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TypedDict
@@ -98,7 +99,7 @@ def stage_existing(url: str, stack: ExitStack) -> Mirror:
                 f"staging {url} in {directory}{replaced}. It was last written by {newest.writer}: if that process "
                 "still trains, it stops at its next checkpoint"
             )
-            newest, _ = pull(store, directory, _to_stderr) or (newest, directory)
+            newest, _ = pull(store, directory, _to_stderr, advance=_counter(url)) or (newest, directory)
         return _claimed(Mirror(store, directory, newest, found[-1] if found else 0))
     except Unreachable as error:
         place = f" Its local copy is {directory}." if here else ""
@@ -118,7 +119,7 @@ def _copy(store: Store, whole: bool) -> Path | None:
     waiting = f"another process copies {store.url}; waiting for it"
     key = hashlib.sha256(store.url.encode()).hexdigest()[:16]
     with lock.wait_for(root / f".{key}.lock", lambda: _to_stderr(waiting)):
-        pulled = pull(store, root, _to_stderr, wanted, place)
+        pulled = pull(store, root, _to_stderr, wanted, place, _counter(store.url))
     return None if pulled is None else pulled[1]
 
 
@@ -155,6 +156,20 @@ def _nothing_at(store: Store) -> str:
         f"there is no run at {store.url}: it has no manifest (manifests/*.json) written by fidec. "
         "`fidec train --out URL` writes one."
     )
+
+
+def _counter(url: str, every: float = 10.0) -> Callable[[int], None]:
+    """A function that counts bytes, and prints a line now and then."""
+    total, printed = 0, time.monotonic()
+
+    def advance(count: int) -> None:
+        nonlocal total, printed
+        total += count
+        if time.monotonic() - printed >= every:
+            printed = time.monotonic()
+            _to_stderr(f"{url}: {total / 1e6:.1f} MB so far")
+
+    return advance
 
 
 def _to_stderr(text: str) -> None:
