@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from fidec.errors import BusyError, CheckpointError, RunError
-from fidec.store import files, mirror, staging
-from fidec.store.mirror import Mirror, Snapshot, TakenOver, numbers, pull, this_process
+from fidec.store import files, snapshots, staging
+from fidec.store.mirror import Mirror, TakenOver
 from fidec.store.remote import Limits, Store, Unreachable
+from fidec.store.snapshots import Snapshot, numbers, pull, this_process
 from helpers.stores import memory_store
 
 URL = "memory://bucket/runs/x"
@@ -202,8 +203,15 @@ def test_sizes_and_hashes_that_lie_are_refused(store, tmp_path, entry):
     assert not (tmp_path / "copy" / "a").exists()
 
 
+@pytest.mark.parametrize("when", [1e300, -1.0])
+def test_times_that_are_none_are_refused(store, tmp_path, when):
+    store.create("manifests/00000001.json", Snapshot(1, this_process(), when, {}).render())
+    with pytest.raises(CheckpointError, match="no state"):
+        pull(store, tmp_path / "copy", lambda text: None)
+
+
 def test_a_huge_manifest_is_not_read(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(mirror, "LARGEST_MANIFEST", 10)
+    monkeypatch.setattr(snapshots, "LARGEST_MANIFEST", 10)
     write(tmp_path / "run", a="1")
     Mirror(store, tmp_path / "run", None, 0).push()
     warnings: list[str] = []

@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 from fidec.store import files, staging
-from fidec.store.mirror import Mirror, TakenOver, numbers, pull
+from fidec.store.mirror import Mirror, TakenOver
 from fidec.store.remote import Limits, Store, StoreError
+from fidec.store.snapshots import numbers, pull
 from helpers.runs import fingerprint, random_columns
 from helpers.stores import Proxy
 

@@ -71,7 +71,10 @@ def _fetch(store: Store, key: str, target: Path) -> Path:
         _say(f"{url} has changed since it was fetched: it is fetched again")
     with files.writing(target, "the copy of a data file"):
         target.parent.mkdir(parents=True, exist_ok=True)
+    try:
         _download(store, key, target, facts, url)
+    except FileNotFoundError:
+        raise DataError(f"{url} was removed while it was fetched. Check the URL.") from None
     return target
 
 
