@@ -15,7 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import requests
 
+from fidec.errors import RunError
 from fidec.store import files, staging
 from fidec.store.mirror import Mirror, TakenOver
 from fidec.store.remote import Limits, Store, StoreError
@@ -124,7 +126,7 @@ def test_missing_buckets_runs_and_rights_are_said_in_words(proxy, server, monkey
         staging.local_run("s3://missing/runs/x")
     with pytest.raises(StoreError, match="the bucket 'missing' does not exist"):
         Store("s3://missing/x").create("a", b"")
-    with pytest.raises(Exception, match="there is no run at s3://bucket/runs/none"):
+    with pytest.raises(RunError, match="there is no run at s3://bucket/runs/none"):
         staging.local_run("s3://bucket/runs/none/")
     requests.post(f"http://127.0.0.1:{server}/moto-api/reset-auth", data=b"0", timeout=30)  # check keys from now on
     try:
