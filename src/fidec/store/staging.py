@@ -101,7 +101,8 @@ def stage_existing(url: str, stack: ExitStack) -> Mirror:
                 "still trains, it stops at its next checkpoint"
             )
             newest, _ = pull(store, directory, _to_stderr, advance=_counter(url)) or (newest, directory)
-        return _claimed(Mirror(store, directory, newest, found[-1] if found else 0))
+        highest = max([*found[-1:], newest.number if newest else 0])  # it may have risen since
+        return _claimed(Mirror(store, directory, newest, highest))
     except Unreachable as error:
         place = f" Its local copy is {directory}." if here else ""
         raise Unreachable(f"{error}. The run is not continued.{place}") from error

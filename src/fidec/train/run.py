@@ -225,11 +225,15 @@ def _result(run: Session) -> Result:
 
 
 def _finish_mirrors(starts: Sequence[Start]) -> list[str]:
-    """Bring the URLs of the runs to their last states; what to say about those that could not be."""
+    """Bring the URLs of the runs to their last states; what to say about those that could not be.
+
+    A flow that was trained first is a part of its run, which goes on.
+    """
     problems = []
-    for mirror in (start.directory.mirror for start in starts):
+    for directory in (start.directory for start in starts):
+        mirror = directory.mirror
         try:
-            if mirror is not None:
+            if mirror is not None and mirror.directory == directory.path:
                 mirror.finish()
         except FidecError as error:
             problems.append(str(error))
