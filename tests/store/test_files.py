@@ -167,7 +167,7 @@ def test_manifest_may_not_point_outside(tmp_path):
     entry = {"bytes": 1, "sha256": files.sha256_file(tmp_path / "secret")}
     for name in ("../secret", str(tmp_path / "secret")):
         body = {"format": 1, "files": {name: entry}, "extra": {}}
-        (inside / files.MANIFEST).write_text(files._render_manifest(body))
+        (inside / files.MANIFEST).write_text(files.render_manifest(body))
         with pytest.raises(CheckpointError, match="outside"):
             files.verify_manifest(inside)
 

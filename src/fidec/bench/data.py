@@ -14,6 +14,7 @@ from fidec.data.cache import data_dir
 from fidec.data.source import find_source
 from fidec.errors import BusyError, ConfigError, DataError, FidecError
 from fidec.make import dataset_name, find_recipe, make_dataset
+from fidec.store.remote import as_url
 
 ROWS = 1_000_000  # of data made at the published size, if the published number is not known
 PAUSE = 5.0  # seconds between two attempts at data that another process is making
@@ -41,7 +42,7 @@ def missing(job: RunJob) -> str | None:
     """Why a job cannot read its data, and how to get it; None if the data is there or only loading can tell."""
     try:
         _, source, what = find_source(job.data())
-        if source.check_present is not None:
+        if source.check_present is not None and as_url(what) is None:
             source.check_present(what, job.data_dir)
     except DataError as error:
         return str(error)

@@ -22,7 +22,7 @@ class AuditArgs:
     """
 
     directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Run directory or policy directory."""
+    """Run directory or policy directory; also the URL of one (s3://bucket/runs/x)."""
     states: int = 256
     """Number of states, drawn from the data."""
     samples: int = 64

@@ -24,7 +24,7 @@ class CompareArgs:
     """
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]")]
-    """Run directories, or directories that hold runs."""
+    """Run directories, or directories that hold runs, or URLs of runs (s3://bucket/runs/x)."""
     baseline: str = ""
     """The method that the others are compared with, by its name in the table; by default the first."""
     curves: Path | None = None

@@ -25,7 +25,7 @@ class EvalArgs:
     """
 
     directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
-    """Run directory, or a policy directory."""
+    """Run directory, or a policy directory; also the URL of one (s3://bucket/runs/x)."""
     episodes: int = 50
     """Number of episodes."""
     base: bool = False

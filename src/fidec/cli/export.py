@@ -21,7 +21,7 @@ class ExportArgs:
     """
 
     directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Run directory or policy directory."""
+    """Run directory or policy directory; also the URL of one (s3://bucket/runs/x)."""
     to: str
     """Target: onnx, stablehlo or numpy."""
     out: Path | None = None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import tyro
@@ -40,7 +42,24 @@ def parse(
     parsed, rest = _parse_known(args, argv, program, tyro.conf.FlagConversionOff, **keywords)
     if rest:
         raise ConfigError(f"there is no place for the word {rest[0]!r}. {usage}")
-    return parsed
+    return _with_local_paths(parsed, program)
+
+
+def _with_local_paths(args: Any, program: str) -> Any:
+    """The arguments with local copies of the runs and policies at URLs that a command reads.
+
+    Other paths are on this machine, except for those of `fidec train`, which knows what they are for.
+    """
+    from fidec.store.remote import as_url
+    from fidec.store.staging import local_run
+
+    for name, value in vars(args).items():
+        if isinstance(value, Path) and name != "directory" and not hasattr(args, "init_from") and as_url(value):
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{option} {as_url(value)}: `{program}` needs a path of this machine here, not a URL.")
+    given = {name: vars(args)[name] for name in ("directory", "runs") if name in vars(args)}
+    local = {n: tuple(map(local_run, v)) if isinstance(v, tuple) else local_run(v) for n, v in given.items()}
+    return dataclasses.replace(args, **local) if local != given else args
 
 
 def split_args(args: type[Args], argv: list[str], program: str) -> tuple[Args, list[str]]:
@@ -48,7 +67,8 @@ def split_args(args: type[Args], argv: list[str], program: str) -> tuple[Args, l
     if not HELP.isdisjoint(argv):
         config = (tyro.conf.FlagCreatePairsOff,)
         return tyro.cli(args, args=argv, prog=program, config=config, return_unknown_args=True)
-    return _parse_known(args, argv, program, tyro.conf.FlagCreatePairsOff)
+    parsed, rest = _parse_known(args, argv, program, tyro.conf.FlagCreatePairsOff)
+    return _with_local_paths(parsed, program), rest
 
 
 def _parse_known(

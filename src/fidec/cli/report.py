@@ -21,7 +21,7 @@ class ReportArgs:
     """
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")]
-    """Run directories, or directories that hold some."""
+    """Run directories, or directories that hold some, or URLs of runs (s3://bucket/runs/x)."""
     out: Path | None = None
     """The file to write; by default report.html in the first directory."""
     title: str = ""

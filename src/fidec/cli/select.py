@@ -23,7 +23,7 @@ class SelectArgs:
     """
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]")]
-    """Run directories or policy directories, for one environment."""
+    """Run directories or policy directories, or their URLs, for one environment."""
     episodes: int = 60
     """Episodes in all, at least one for each candidate."""
     noises: tuple[float, ...] = (0.0, 1.0)

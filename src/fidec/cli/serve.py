@@ -23,7 +23,7 @@ class ServeArgs:
     """
 
     directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Run directory or policy directory."""
+    """Run directory or policy directory; also the URL of one (s3://bucket/runs/x)."""
     host: str = "127.0.0.1"
     """Address to listen on. Any other than this machine's own needs a token."""
     port: int = 8000

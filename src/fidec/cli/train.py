@@ -68,7 +68,8 @@ class ResumeArgs(Processes):
     """Continue a run, bit for bit as if it had never stopped; with --online-steps in its environment."""
 
     resume: tuple[Path, ...]
-    """The run directory, or several of runs that differ only in their seeds, which are then trained together."""
+    """The run directory, or several of runs that differ only in their seeds, which are then trained together. A URL
+    (s3://bucket/runs/x) is continued on this machine and mirrored; another machine that trains the run stops."""
     steps: int | None = None
     """Train up to this many offline steps instead of the run's own number."""
     env: str | None = None
@@ -264,7 +265,8 @@ def _report_all(results: list[Any], as_json: bool) -> int:
 
 
 def _as_json(result: Any) -> dict[str, Any]:
-    return {"directory": str(result.directory), "step": result.step, "evaluation": result.evaluation or None}
+    url = {} if result.url is None else {"url": result.url}
+    return {"directory": str(result.directory), "step": result.step, "evaluation": result.evaluation or None, **url}
 
 
 def _print(result: Any) -> None:
@@ -276,6 +278,8 @@ def _print(result: Any) -> None:
     if (region := end_of_training(result.directory)) is not None:
         print(region)
     print(f"policy: {result.policy}")
+    if result.url is not None:
+        print(f"mirrored to {result.url}")
 
 
 def _means(evaluation: dict[str, Any]) -> list[str]:

@@ -24,6 +24,9 @@ _CAN_BE_MADE = re.compile(
 )
 
 
+CacheDir = str | Path | None
+
+
 class Record(TypedDict, total=False):
     """The record of a data file: of its maker, which has a SHA-256 for each split, or of the download."""
 
@@ -43,7 +46,7 @@ def make_command(dataset: str) -> str | None:
     return f"fidec data make {dataset} --rows 100000" if _CAN_BE_MADE.fullmatch(dataset) else None
 
 
-def data_dir(cache_dir: str | Path | None = None) -> Path:
+def data_dir(cache_dir: CacheDir = None) -> Path:
     """The cache directory (not created here)."""
     chosen = cache_dir or os.environ.get("FIDEC_DATA_DIR")
     return user_path(chosen or Path(platformdirs.user_cache_dir("fidec")) / "data")

@@ -9,17 +9,18 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
+from fidec.data.cache import CacheDir as CacheDir
 from fidec.data.columns import user_path
 from fidec.data.dataset import OfflineDataset
+from fidec.data.fetched import fetch_file, fetch_folders
 from fidec.data.memory import naming_memory
 from fidec.errors import ConfigError
 from fidec.register import Register
-
-CacheDir = str | Path | None
+from fidec.store.remote import as_url, check_url
 
 
 class Load(Protocol):
@@ -56,6 +57,8 @@ class DataSource:
     absolute: Callable[[str], str] = absolute_if_exists  # `what` in a form that does not depend on the directory
     # Raises a DataError that says how to get the data if it is missing. None: only loading can tell.
     check_present: Callable[[str, CacheDir], object] | None = None
+    # What a URL in the place of a path names: "file", or folders of a directory. None: the source has no URLs.
+    at_url: Literal["file"] | tuple[str, ...] | None = None
 
 
 SOURCES = Register("data source", "fidec.data.sources", "SOURCE", DataSource, "fidec.sources")
@@ -64,7 +67,7 @@ SOURCES = Register("data source", "fidec.data.sources", "SOURCE", DataSource, "f
 def find_source(text: str) -> tuple[str, DataSource, str]:
     """Scheme, source and rest of `SCHEME:WHAT`. Text without a scheme belongs to the first source that claims it."""
     scheme, colon, what = text.partition(":")
-    if colon:
+    if colon and as_url(text) is None:
         source = SOURCES.get(scheme)
         if not what:
             raise ConfigError(f"{text!r} names no data set; expected {source.summary}, such as {source.example}")
@@ -73,6 +76,9 @@ def find_source(text: str) -> tuple[str, DataSource, str]:
     for scheme, source in sources:
         if source.claims(text):
             return scheme, source, text
+    if (url := as_url(text)) is not None:
+        check_url(url)
+        raise ConfigError(f"{url}: which kind of data is it? Name that first, such as npz:{url} or lerobot:{url}.")
     known = "; ".join(f"{source.example} ({source.summary})" for _, source in sources)
     if os.path.exists(text):
         kind = "directory" if os.path.isdir(text) else "file of an unknown kind"
@@ -88,23 +94,37 @@ def load_dataset(
     """Load and check a data set. `source` is `SCHEME:WHAT`, a task id of OGBench or D4RL, or the path of a data file.
 
     `cache_dir` is the directory with the files of OGBench and D4RL. `action_low` and `action_high` are for data whose
-    actions are not in [-1, 1] and that does not store its bounds. Nothing is downloaded.
+    actions are not in [-1, 1] and that does not store its bounds. Nothing is downloaded, except for data that
+    the source names by its URL, such as npz:s3://bucket/mine.npz.
     """
     scheme, entry, what = find_source(source)
+    path = _local(scheme, entry, what, cache_dir)
     with naming_memory(source):
-        dataset = entry.load(what, cache_dir=cache_dir, action_low=action_low, action_high=action_high)
+        dataset = entry.load(path, cache_dir=cache_dir, action_low=action_low, action_high=action_high)
     if not isinstance(dataset, OfflineDataset):
         raise ConfigError(
             f"the data source '{scheme}:' returned {type(dataset).__name__} instead of an OfflineDataset. "
             "Repair or uninstall the package that adds it."
         )
-    return dataset
+    return dataset if path == what else replace(dataset, source=f"{scheme}:{what}")
+
+
+def _local(scheme: str, entry: DataSource, what: str, cache_dir: CacheDir) -> str:
+    """`what` or, if it is a URL, the path of its copy in the cache. A part after # stays."""
+    place, hash_, part = what.partition("#")
+    url = as_url(place)
+    if url is None:
+        return what
+    if entry.at_url is None:
+        raise ConfigError(f"'{scheme}:' data is not read from a URL: copy {url} to this machine and name its path.")
+    copy = fetch_file(url, cache_dir) if entry.at_url == "file" else fetch_folders(url, entry.at_url, cache_dir)
+    return f"{copy}{hash_}{part}"
 
 
 def absolute_source(source: str) -> str:
     """A source text that means the same in every directory, so that a run can be resumed from another one."""
     scheme, entry, what = find_source(source)
-    return f"{scheme}:{entry.absolute(what)}"
+    return f"{scheme}:{what if as_url(what) is not None else entry.absolute(what)}"
 
 
 def source_from(directory: Path, source: str) -> str:

@@ -15,6 +15,7 @@ from fidec.register import unknown
 from fidec.store import files, trees
 from fidec.store.directories import replacing_directory
 from fidec.store.rundir import EXPORT, check_links
+from fidec.store.staging import local_run
 from fidec.train.config import RunConfig
 from fidec.train.origin import check_data, data_of
 from fidec.train.policy import Policy, load_policy
@@ -39,17 +40,17 @@ def export_policy(
 ) -> dict[str, Any]:
     """Write a policy as files that need no fidec, as `fidec export` does; returns the metadata and their directory.
 
-    `policy` is a run, a policy directory or a `Policy`. `to` is "onnx", "stablehlo" or "numpy". `out` is a new or
-    empty directory, by default RUN/export/TARGET. The factors are fixed in the files. With `noise` 0 the files take
-    no noise. The export is compared with the policy at random observations and at those of the run's data, or of
-    `data`. A difference above `tolerance` is an error, and nothing is left behind.
+    `policy` is a run or a policy directory, the URL of one, or a `Policy`. `to` is "onnx", "stablehlo" or "numpy".
+    `out` is a new or empty directory, by default RUN/export/TARGET. The factors are fixed in the files. With `noise`
+    0 the files take no noise. The export is compared with the policy at random observations and at those of the run's
+    data, or of `data`. A difference above `tolerance` is an error, and nothing is left behind.
     """
     if to not in TARGETS:
         raise unknown("target", to, TARGETS)
     if not tolerance > 0:
         raise ConfigError(f"tolerance must be positive, not {tolerance}")
     _require(to)
-    directory = None if isinstance(policy, Policy) else Path(policy)
+    directory = None if isinstance(policy, Policy) else local_run(policy)
     policy = policy if isinstance(policy, Policy) else load_policy(policy)
     place = _place(directory, to, out)
     choice = Choice(candidates, noise, strength)

@@ -19,6 +19,7 @@ from fidec.report.panels import Panel, common_curve, draw_panels
 from fidec.report.runs import RETURN, SUCCESS, Record, by_method, by_place, differing, read_runs
 from fidec.stats import Difference, Interval, nested_mean
 from fidec.store.files import to_builtin
+from fidec.store.staging import local_run
 from fidec.train.config import RunConfig
 
 _OF_EPISODES = {SUCCESS: ("success", 100.0), RETURN: ("return", 1.0)}  # scores that are means over episodes
@@ -56,8 +57,11 @@ class Compared(NamedTuple):
 
 
 def compare(paths: Iterable[str | Path], baseline: str = "") -> Compared:
-    """Compare the runs among the paths and below them. `baseline` is the name of a method, by default the first."""
-    records, left_out = read_runs(paths)
+    """Compare the runs at URLs, or among the paths and below them.
+
+    `baseline` is the name of a method, by default the first.
+    """
+    records, left_out = read_runs(map(local_run, paths))
     if not records:
         reasons = "; ".join(f"{path}: {reason}" for path, reason in left_out.items())
         raise RunError(f"there is no finished run with an evaluation to compare. {reasons or 'No path was given.'}")

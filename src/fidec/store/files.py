@@ -228,7 +228,7 @@ def write_manifest(directory: str | Path, extra: Mapping[str, Any] | None = None
         if name != MANIFEST:
             files[name] = {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
     body = {"format": MANIFEST_FORMAT, "files": files, "extra": to_builtin(dict(extra or {}))}
-    atomic_write(directory / MANIFEST, _render_manifest(body))
+    atomic_write(directory / MANIFEST, render_manifest(body))
 
 
 def verify_manifest(directory: str | Path) -> dict[str, Any]:
@@ -239,11 +239,15 @@ def verify_manifest(directory: str | Path) -> dict[str, Any]:
     directory = Path(directory)
     body = _read_manifest(directory / MANIFEST)
     for name, entry in body["files"].items():
-        path = directory / name
-        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise CheckpointError(f"{directory / MANIFEST} names {name!r}, which lies outside the directory")
-        verify_file(path, entry, "manifest")
+        check_inside(name, directory / MANIFEST)
+        verify_file(directory / name, entry, "manifest")
     return body["extra"]
+
+
+def check_inside(name: str, manifest: str | Path) -> None:
+    """Raise `CheckpointError` if a name in a manifest leads out of its directory."""
+    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+        raise CheckpointError(f"{manifest} names {name!r}, which lies outside the directory")
 
 
 def check_schema(path: Path, value: Any, schema: Any) -> None:
@@ -276,30 +280,36 @@ def unreadable(path: str | Path, error: OSError) -> Exception:
     return CheckpointError(f"{path} cannot be read: {error.strerror or error}")
 
 
-def _render_manifest(body: dict[str, Any]) -> str:
+def render_manifest(body: dict[str, Any]) -> str:
     """The text of a manifest, with a digest of the rest. Any other text with the same content is rejected."""
     digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
     return json.dumps({**body, "sha256": digest}, sort_keys=True, indent=1) + "\n"
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
+def parse_manifest(raw: bytes, where: str | Path) -> dict[str, Any]:
+    """What `render_manifest` was given; `CheckpointError` if the text was changed or is of another version."""
     try:
-        raw = path.read_bytes()
         body = parse_json(raw)
         check(body, Manifest)
         del body["sha256"]
-        intact = raw == _render_manifest(body).encode()
+        intact = raw == render_manifest(body).encode()
+    except ValueError:
+        intact, body = False, {}
+    if not intact:
+        raise CheckpointError(f"{where} is damaged: its content does not match its own SHA-256")
+    if body.get("format") != MANIFEST_FORMAT:
+        raise CheckpointError(
+            f"{where} has format {body.get('format')}, this fidec reads format {MANIFEST_FORMAT}; "
+            "use the version of fidec that wrote it (environment.json of the run names it)"
+        )
+    return body
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        raw = path.read_bytes()
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing") from None
     except OSError as error:
         raise unreadable(path, error) from error
-    except ValueError:
-        intact, body = False, {}
-    if not intact:
-        raise CheckpointError(f"{path} is damaged: its content does not match its own SHA-256")
-    if body.get("format") != MANIFEST_FORMAT:
-        raise CheckpointError(
-            f"{path} has format {body.get('format')}, this fidec reads format {MANIFEST_FORMAT}; "
-            "use the version of fidec that wrote it (environment.json of the run names it)"
-        )
-    return body
+    return parse_manifest(raw, path)

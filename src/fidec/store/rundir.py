@@ -19,7 +19,7 @@ import contextlib
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
@@ -29,6 +29,9 @@ from fidec.store.directories import restore_directory
 from fidec.store.jsonl import read_jsonl
 from fidec.store.logs import REPLAYED
 from fidec.store.records import ROWS, Config, Environment, Marker, Status
+
+if TYPE_CHECKING:
+    from fidec.store.mirror import Mirror
 
 MARKER = "run.json"
 LOCK = "lock"
@@ -53,6 +56,7 @@ class RunDirectory:
     def __init__(self, path: Path, held: FileLock | None):
         self.path = path
         self._held = held
+        self.mirror: Mirror | None = None  # of a run whose place is a URL
         self.config, self.environment = path / "config.json", path / "environment.json"
         self.status, self.run_log = path / "status.json", path / "run.log"
         self.checkpoints, self.replay, self.policy = path / "checkpoints", path / "replay", path / "policy"
@@ -134,6 +138,11 @@ class RunDirectory:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def address(self) -> str:
+        """What a user calls the run: its URL, or its path."""
+        return str(self.path) if self.mirror is None else self.mirror.url
 
     @property
     def read_only(self) -> bool:

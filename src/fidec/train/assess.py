@@ -12,6 +12,7 @@ from fidec.envs.factory import EnvFactory, MakeEnv, factory_of
 from fidec.errors import ConfigError, FidecError
 from fidec.store import files
 from fidec.store.rundir import RunDirectory, check_links
+from fidec.store.staging import local_run
 from fidec.train.acting import lane_actor
 from fidec.train.config import RunConfig, read_config
 from fidec.train.evaluate import Evaluator
@@ -71,8 +72,8 @@ class Assessment:
         replan: int | None = None,
         ensemble: float | None = None,
     ) -> Assessment:
-        """Of a run directory or a policy directory. What is not given is taken from the run."""
-        directory = Path(directory)
+        """Of a run directory or a policy directory, also at a URL. What is not given is taken from the run."""
+        directory = local_run(directory)
         policy = load_policy(directory)
         config = RunConfig()
         if (directory / "run.json").exists():

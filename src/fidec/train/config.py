@@ -17,6 +17,7 @@ from fidec.data.dataset import OfflineDataset
 from fidec.data.source import load_dataset
 from fidec.data.windows import Window
 from fidec.errors import ConfigError, RunError
+from fidec.store.remote import as_url
 from fidec.store.rundir import RunDirectory
 from fidec.store.schema import check
 from fidec.types import Part, Spec
@@ -184,7 +185,8 @@ class RunConfig:
     augment: float = 0.5
     """Images only: probability that the images of a batch are shifted randomly, each by up to 3 pixels."""
     out: Path | None = None
-    """Run directory; by default runs/TASK/ALGO-PRESET/seedNNN."""
+    """Run directory; by default runs/TASK/ALGO-PRESET/seedNNN. A URL (s3://bucket/runs/x, gs://, hf://) is a place
+    that is mirrored after every checkpoint; the run is trained in the cache directory, which is printed."""
     log_interval: int = 1_000
     """Steps between rows of train.jsonl. Each row is a mean over these steps."""
     eval_interval: int = _BY_PROTOCOL
@@ -343,7 +345,7 @@ class RunConfig:
         """Values for a JSON file, from which `from_json` makes an equal configuration."""
         values = dataclasses.asdict(self)
         for name in _PATHS:
-            values[name] = None if values[name] is None else str(values[name])
+            values[name] = None if values[name] is None else as_url(values[name]) or str(values[name])
         return values
 
     def fixed(self) -> dict[str, Any]:

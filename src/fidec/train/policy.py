@@ -25,6 +25,7 @@ from fidec.parts import Frames, Observations, arrays_of, is_part_name, only_part
 from fidec.store import files, trees
 from fidec.store.directories import read_directory, replacing_directory
 from fidec.store.rundir import runs_below
+from fidec.store.staging import local_run
 from fidec.train.acting import dials, select_act
 from fidec.train.chunks import Player
 from fidec.train.config import config_from_json, spec_from_json
@@ -296,8 +297,11 @@ def _check_finite(part: str, observations: np.ndarray) -> None:
 
 
 def policy_directory(directory: str | Path) -> Path:
-    """The directory of a policy: this one, or the `policy/` of a run. CheckpointError if there is none."""
-    directory = Path(directory)
+    """The directory of a policy: this one, or the `policy/` of a run. CheckpointError if there is none.
+
+    Of a URL it is a local copy.
+    """
+    directory = local_run(directory)
     is_run = (directory / "run.json").exists()
     if is_run or (not (directory / CARD).exists() and (directory / "policy").is_dir()):
         directory = directory / "policy"
@@ -311,7 +315,10 @@ def policy_directory(directory: str | Path) -> Path:
 
 
 def load_policy(directory: str | Path) -> Policy:
-    """Read a policy directory, or the `policy/` of a run. Its hashes are checked, and no code is loaded from it."""
+    """Read a policy directory, or the `policy/` of a run, also at a URL such as s3://bucket/runs/mine.
+
+    Its hashes are checked, and no code is loaded from it.
+    """
     directory = policy_directory(directory)
     return read_directory(directory, lambda: _read_policy(directory))  # training may save it meanwhile
 

@@ -9,6 +9,7 @@ from fidec import algos, tasks
 from fidec.data.source import SOURCES, absolute_source
 from fidec.errors import ConfigError
 from fidec.launch import env_processes, usable_cores
+from fidec.store.staging import local_run
 from fidec.train.config import OnlineConfig, RunConfig, resolve_options, with_protocol
 
 
@@ -24,8 +25,8 @@ def resolve(config: RunConfig) -> RunConfig:
     data = config.data or (tasks.source_of(config.task) if config.task else None)
     if config.data is None and data and data.partition(":")[0] not in SOURCES.names():
         data = None  # a family of environments without data
-    given = (config.data_dir, config.init_from, config.flow)
-    data_dir, init_from, flow = (path and Path(path).expanduser().absolute() for path in given)
+    runs = (path and local_run(path, whole=True) for path in (config.init_from, config.flow))
+    data_dir, init_from, flow = (path and Path(path).expanduser().absolute() for path in (config.data_dir, *runs))
     normalize = config.normalize_observations
     if normalize is None and init_from is None:  # else as in the run that it starts from
         normalize = config.task is None

@@ -38,13 +38,15 @@ class Preempted(RunError):
 class Result(NamedTuple):
     """A run: its directory, its last step, and the last evaluation (None without an environment).
 
-    `stopped` says that a callback ended it before its last step. `fidec.resume` continues it.
+    `stopped` says that a callback ended it before its last step. `fidec.resume` continues it. `url` is where the run
+    is mirrored, if its place is a URL.
     """
 
     directory: Path
     step: int
     evaluation: dict[str, Any] | None
     stopped: bool = False
+    url: str | None = None
 
     @property
     def policy(self) -> Path:
@@ -160,7 +162,7 @@ def _train_by_memory(starts: Sequence[Start], quiet: bool) -> list[Result]:
         try:
             results += _train_all(group, quiet)
         except Preempted as error:
-            left = [str(start.directory.path) for later in groups[number + 1 :] for start in later]
+            left = [start.directory.address for later in groups[number + 1 :] for start in later]
             raise Preempted(error.number, " ".join([error.text, *left])) from error
         except FidecError as error:
             problems.append(str(error))
@@ -198,20 +200,46 @@ def _train_all(starts: Sequence[Start], quiet: bool, callback: Callback | None =
                 _write_failure(start.directory, run, error)
             else:
                 _write_end(run, together, signals)
+        for text in _finish_mirrors(starts):  # these must not hide the first error
+            print(text, file=sys.stderr)
         raise
     for run in runs:
         _write_end(run, together, signals)
+    behind = _finish_mirrors(starts)
     if signals.received is not None and together.going:
         steps = sorted({str(run.step) for run in together.going})
-        again = " ".join(str(run.directory.path) for run in together.going)
-        raise Preempted(
-            signals.received, f"saved at step {', '.join(steps)}. Continue with: fidec train --resume {again}"
-        )
+        again = " ".join(run.directory.address for run in together.going)
+        saved = f"saved at step {', '.join(steps)}. Continue with: fidec train --resume {again}"
+        raise Preempted(signals.received, " ".join([*behind, saved]))
     if failures := together.failures:
         what = "; ".join(f"{run.directory.path}: {error}" for run, error in failures.items())
         rest = "" if len(failures) == len(runs) else ", the others are done"
-        raise RunError(f"{len(failures)} of {len(runs)} runs failed{rest}. {what}")
-    return [Result(run.directory.path, run.step, run.evaluation, stopped=not run.done) for run in runs]
+        raise RunError(" ".join([f"{len(failures)} of {len(runs)} runs failed{rest}. {what}", *behind]))
+    if behind:
+        raise RunError(" ".join(behind))
+    return [_result(run) for run in runs]
+
+
+def _result(run: Session) -> Result:
+    mirror = run.directory.mirror
+    url = None if mirror is None else mirror.url
+    return Result(run.directory.path, run.step, run.evaluation, stopped=not run.done, url=url)
+
+
+def _finish_mirrors(starts: Sequence[Start]) -> list[str]:
+    """Bring the URLs of the runs to their last states; what to say about those that could not be.
+
+    A flow that was trained first is a part of its run, which goes on.
+    """
+    problems = []
+    for directory in (start.directory for start in starts):
+        mirror = directory.mirror
+        try:
+            if mirror is not None and mirror.directory == directory.path:
+                mirror.finish()
+        except FidecError as error:
+            problems.append(str(error))
+    return problems
 
 
 def _prepare(start: Start, run: Session) -> None:
@@ -224,8 +252,10 @@ def _prepare(start: Start, run: Session) -> None:
     start.directory.delete_earlier()
     if run.losses:
         run.save()  # a checkpoint that refers to nothing that is lost
-    elif run.step:
-        run.save_policy()  # the run may have been killed between the checkpoint and its policy
+    else:
+        if run.step:
+            run.save_policy()  # the run may have been killed between the checkpoint and its policy
+        run.mirror()
 
 
 def _write_failure(directory: RunDirectory, run: Session | None, error: BaseException) -> None:
@@ -265,13 +295,14 @@ def _provide_flows(starts: Sequence[Start], quiet: bool) -> list[Flow | None]:
                     stages += begin([stage], *data, None, True, stack)
                 else:
                     stages.append(reopen(place, *data, None, {}, False, stack))
+                stages[-1].directory.mirror = start.directory.mirror  # of the whole run
         try:
             if stages:
                 _train_all(stages, quiet)
         except Preempted as error:
             for start in starts:
                 start.directory.write_status("preempted", 0, signal.Signals(error.number).name)
-            places = " ".join(str(start.directory.path) for start in starts)
+            places = " ".join(start.directory.address for start in starts)
             text = f"the behaviour flow is saved. Continue with: fidec train --resume {places}"
             raise Preempted(error.number, text) from error
     spec = spec_of(first.config, first.dataset)

@@ -387,6 +387,17 @@ class Session(Run):
         self.checkpoints.save(self.step, self.carry, extra)
         self.save_policy()
         self.directory.write_status("running", self.step)
+        self.mirror()
+
+    def mirror(self) -> None:
+        """Bring the URL of the run up to date, if it has one. This is not counted in the speed."""
+        if self.directory.mirror is None:
+            return
+        before = time.perf_counter()
+        self.directory.mirror.update(self.journal.message)
+        seconds = time.perf_counter() - before
+        self._mark = (self._mark[0] + seconds, self._mark[1])
+        self.journal.log.time(self.step, {"time/mirror": seconds})
 
     def save_policy(self) -> None:
         info = {"task": self.config.task, "dataset": self.dataset_name, "step": self.step}

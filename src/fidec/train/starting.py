@@ -13,7 +13,9 @@ from fidec.data import OfflineDataset
 from fidec.data.sampling import parts
 from fidec.envs.factory import EnvFactory, MakeEnv, describe_env, factory_of, is_function
 from fidec.errors import ConfigError, RunError
+from fidec.store.remote import as_url
 from fidec.store.rundir import RunDirectory, check_no_results
+from fidec.store.staging import stage_existing, stage_new
 from fidec.store.trackers import check_installed
 from fidec.train.checks import check_agree, check_data, check_method, check_rewards, check_same_data, with_data
 from fidec.train.config import OnlineConfig, RunConfig, read_config, task_options
@@ -71,7 +73,7 @@ def begin(
     config = with_data(config, dataset)
     warnings = check_data(config, dataset)
     named = [dataclasses.replace(config, seed=each.seed, out=resolve(each).out) for each in configs]
-    made = [stack.enter_context(RunDirectory.create(str(each.out), overwrite=overwrite)) for each in named]
+    made = [_create(Path(str(each.out)), overwrite, stack) for each in named]
     for own, directory in zip(named, made, strict=True):
         if initial is not None:
             initial.save(directory.init)
@@ -90,7 +92,10 @@ def reopen(
     stack: ExitStack,
 ) -> Start:
     """An existing run, with its data. `longer` has more steps, an online phase, or a number of devices."""
-    directory = stack.enter_context(RunDirectory.open(path))
+    url = as_url(path)
+    mirror = None if url is None else stage_existing(url, stack)
+    directory = stack.enter_context(RunDirectory.open(path if mirror is None else mirror.directory))
+    directory.mirror = mirror
     if not directory.config.exists():
         check_no_results(directory.path)
         raise RunError(f"{path} was stopped before training began. Start it again with its first command.")
@@ -118,6 +123,17 @@ def reopen(
             check_same_data(directory.path, kind, recorded, data)
     config = with_data(config, dataset)
     return Start(config, dataset, buffer, _factory(config, env), directory, salvage=salvage)
+
+
+def _create(place: Path, overwrite: bool, stack: ExitStack) -> RunDirectory:
+    """The directory of a new run. A run at a URL is trained in one of this machine, and mirrored."""
+    url = as_url(place)
+    if url is None:
+        return stack.enter_context(RunDirectory.create(place, overwrite=overwrite))
+    mirror = stage_new(url, overwrite, stack)
+    directory = stack.enter_context(RunDirectory.create(mirror.directory, overwrite=True))  # what it holds is known
+    directory.mirror = mirror
+    return directory
 
 
 def check_offline(config: RunConfig, runs: int) -> None:

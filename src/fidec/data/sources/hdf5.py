@@ -32,4 +32,5 @@ SOURCE = DataSource(
     claims=lambda text: text.endswith((".hdf5", ".h5")),
     absolute=absolute_path,
     check_present=lambda what, cache_dir: existing_file(what),
+    at_url="file",
 )

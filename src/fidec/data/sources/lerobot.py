@@ -112,4 +112,5 @@ SOURCE = DataSource(
     load=load,
     absolute=absolute_if_exists,
     check_present=lambda what, cache_dir: folder(what),
+    at_url=("meta", "data"),
 )

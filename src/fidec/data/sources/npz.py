@@ -115,4 +115,5 @@ SOURCE = DataSource(
     claims=lambda text: text.endswith(".npz"),
     absolute=absolute_path,
     check_present=lambda what, cache_dir: files_of(what),
+    at_url="file",
 )

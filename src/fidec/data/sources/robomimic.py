@@ -144,4 +144,5 @@ SOURCE = DataSource(
     load=load,
     absolute=_absolute,
     check_present=_check_present,
+    at_url="file",
 )
