@@ -11,7 +11,7 @@ steps), encode first, `features = network.apply(params, observations, method="en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -80,6 +80,23 @@ class Impala(nn.Module):
             x = x + conv(nn.relu(conv(nn.relu(x), width)), width)
         x = nn.relu(x).reshape(*x.shape[:-3], -1)
         return nn.gelu(nn.Dense(self.features, kernel_init=kernel_init())(x))
+
+
+class Parts(nn.Module):
+    """Encoder of observations of several parts: features of each camera beside the vectors, in the order of names.
+
+    Each camera has an encoder of its own, so images may have different sizes.
+    """
+
+    cameras: tuple[str, ...]
+
+    @nn.compact
+    def __call__(self, parts: Mapping[str, Shaped[Array, "..."]]) -> Float[Array, "*batch m"]:
+        features = [
+            Impala(name=f"encoder_{name}")(parts[name]) if name in self.cameras else parts[name]
+            for name in sorted(parts)
+        ]
+        return jnp.concatenate(features, axis=-1)
 
 
 def beside(features: Float[Array, "*batch n"], x: Float[Array, "*more d"]) -> Float[Array, "*more n"]:

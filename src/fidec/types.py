@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -54,13 +55,48 @@ class Batch(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Part:
+    """One part of an observation as a method gets it: a vector, or the image of a camera."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+    @property
+    def image(self) -> bool:
+        """Whether it is an image: (height, width, channels)."""
+        return len(self.shape) == 3
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.shape} {self.dtype}".strip()
+
+    def normalise(self, values: ArrayLike) -> ArrayLike:
+        """(o - mean) / std, or the values as they are if the part has no statistics."""
+        if self.mean is None:
+            return values
+        mean, std = (np.asarray(each, np.float32) for each in (self.mean, self.std))
+        return (values - mean) / std
+
+    def stacked(self, count: int) -> Part:
+        """This many successive observations side by side, along the last axis."""
+        mean, std = (None if each is None else count * each for each in (self.mean, self.std))
+        return replace(self, shape=(*self.shape[:-1], count * self.shape[-1]), mean=mean, std=std)
+
+
+@dataclass(frozen=True)
 class Spec:
     """What a method knows about the data: shapes, and the user's own action units.
 
     Inside fidec actions lie in [-1, 1]. `action_low` and `action_high` are the bounds that -1 and 1 stand
-    for; None means that the data was in [-1, 1] already. For images `observation_shape` is what a method gets,
-    (height, width, channels) of `frame_stack` frames; the specification of a data set is that of single frames.
-    With `observation_mean` and `observation_std` a method gets normalised observations (`Method.build`).
+    for; None means that the data was in [-1, 1] already.
+
+    An observation is a single array of `observation_shape`, or a dictionary of arrays: `parts`, sorted by name;
+    `observation_shape` is then empty. `inputs` has the parts in both cases. Shapes are those of what a method gets:
+    of an image `frame_stack` successive frames along the channels, of a vector the last `history` vectors side by
+    side. The specification of a data set has single ones. With a mean and a standard deviation a method gets
+    normalised vectors (`Method.build`).
 
     An action of a method is a chunk of `chunk` steps, side by side; `action_dim` is the dimension of the chunk. A
     policy plays the first `replan` steps of a chunk before it chooses the next one.
@@ -76,6 +112,8 @@ class Spec:
     observation_std: tuple[float, ...] | None = None
     chunk: int = 1
     replan: int = 1
+    history: int = 1
+    parts: tuple[Part, ...] = ()
 
     @property
     def step_dim(self) -> int:
@@ -83,28 +121,80 @@ class Spec:
         return self.action_dim // self.chunk
 
     @property
+    def inputs(self) -> tuple[Part, ...]:
+        """The parts of an observation. A single array is one part without a name."""
+        mean, std = self.observation_mean, self.observation_std
+        return self.parts or (Part("", self.observation_shape, self.observation_dtype, mean, std),)
+
+    @property
     def images(self) -> bool:
-        """Whether observations are images."""
-        return len(self.observation_shape) == 3
+        """Whether observations are images, or have a part that is one."""
+        return any(part.image for part in self.inputs)
+
+    @property
+    def normalised(self) -> bool:
+        """Whether a part has statistics."""
+        return any(part.mean is not None for part in self.inputs)
 
     @property
     def bounds(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """The lowest and the highest actions of a step, in the units that the data came in."""
         return self.action_low or (-1.0,) * self.step_dim, self.action_high or (1.0,) * self.step_dim
 
-    def normalise(self, observations: ArrayLike) -> ArrayLike:
-        """(o - mean) / std, or the observations as they are if the specification has no statistics."""
-        if self.observation_mean is None:
-            return observations
-        mean, std = (np.asarray(each, np.float32) for each in (self.observation_mean, self.observation_std))
-        return (observations - mean) / std
+    def stack_of(self, part: Part) -> int:
+        """How many successive observations a part has: frames of images, or vectors."""
+        return self.frame_stack if part.image else self.history
 
-    def stacked(self, count: int) -> Spec:
-        """What a method sees of this data if `count` frames make an observation; vectors stay as they are."""
-        if not self.images:
+    def newest(self, part: Part) -> int:
+        """The width of the newest of these along the last axis."""
+        return part.shape[-1] // self.stack_of(part)
+
+    def observations(self, function: Callable[[Part], Any]) -> Any:
+        """What `function` gives for each part: one value, or a dictionary by name."""
+        return {part.name: function(part) for part in self.parts} if self.parts else function(self.inputs[0])
+
+    def zeros(self, *leading: int) -> Any:
+        """Observations of zeros, with these leading axes."""
+        return self.observations(lambda part: np.zeros((*leading, *part.shape), part.dtype))
+
+    def map(self, function: Callable[[Part, Any], Any], observations: Any) -> Any:
+        """`function` of each part and its array."""
+        return self.observations(lambda part: function(part, observations[part.name] if self.parts else observations))
+
+    def leading(self, observations: Any) -> tuple[int, ...]:
+        """The leading axes of observations: () for a single one."""
+        part = self.inputs[0]
+        shape = (observations[part.name] if self.parts else observations).shape
+        return tuple(shape[: len(shape) - len(part.shape)])
+
+    def normalise(self, observations: Any) -> Any:
+        """(o - mean) / std of each part with statistics."""
+        return self.map(Part.normalise, observations) if self.normalised else observations
+
+    def replace_inputs(self, parts: Sequence[Part], **others: Any) -> Spec:
+        """The specification with other parts, or with another single array."""
+        if self.parts:
+            return replace(self, parts=tuple(parts), **others)
+        (one,) = parts
+        single = {"observation_shape": one.shape, "observation_dtype": one.dtype}
+        return replace(self, **single, observation_mean=one.mean, observation_std=one.std, **others)
+
+    def stacked(self, frame_stack: int = 1, history: int = 1) -> Spec:
+        """What a method sees of this data: so many frames of images, and so many successive vectors."""
+        counts = {
+            "frame_stack": frame_stack if self.images else 1,
+            "history": history if any(not part.image for part in self.inputs) else 1,
+        }
+        spec = replace(self, **counts)
+        return self.replace_inputs([part.stacked(spec.stack_of(part)) for part in self.inputs], **counts)
+
+    @property
+    def joined(self) -> Spec:
+        """What networks see: several vectors are one, in the order of their names. With images the parts stay."""
+        if not self.parts or self.images:
             return self
-        *size, channels = self.observation_shape
-        return replace(self, observation_shape=(*size, count * channels), frame_stack=count)
+        width = sum(part.shape[0] for part in self.parts)
+        return replace(self, observation_shape=(width,), parts=())
 
     def chunked(self, chunk: int, replan: int | None = None) -> Spec:
         """What a method sees of this data if the actions of `chunk` steps are chosen together."""

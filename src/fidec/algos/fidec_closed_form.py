@@ -112,7 +112,10 @@ def make(config: ClosedFormConfig, spec: Spec) -> Algorithm:
         return state, metrics | refined.displacement_metrics(next_base, displacement)
 
     def displacement(params, observations, base, key):
-        rows = jnp.broadcast_to(observations, (len(base), *observations.shape)).reshape(-1, *spec.observation_shape)
+        def repeat(part, values):
+            return jnp.broadcast_to(values, (len(base), *values.shape)).reshape(-1, *part.shape)
+
+        rows = spec.map(repeat, observations)
         flat = base.reshape(-1, spec.action_dim)
         return displace(params, rows, flat, jax.random.fold_in(key, 1)).reshape(base.shape)
 

@@ -26,6 +26,7 @@ import optax
 from fidec import nn, rng
 from fidec.algos import Algorithm
 from fidec.algos.common import backbone
+from fidec.algos.common.base import prepare
 from fidec.console import Progress
 from fidec.data import OfflineDataset
 from fidec.data.feed import Data, map_rows
@@ -76,7 +77,8 @@ def fit(
 
     A chunk is one action: its rewards are summed, and the next state is the one after it.
     """
-    sampling = Sampling.of(spec, spec.frame_stack, 0.0, 0.5, window=Window(spec.chunk, spec.chunk, discount))
+    window = Window(spec.chunk, spec.chunk, discount)
+    sampling = Sampling.of(spec, spec.frame_stack, 0.0, 0.5, history=spec.history, window=window)
     source = host_source(dataset, sampling)
     drawn = jax.jit(partial(_draw_several, draw))
 
@@ -90,7 +92,7 @@ def fit(
     lengths = dataset.episodes[:, 1] - dataset.episodes[:, 0]
     column = {"actions": proposals, "weights": np.repeat(weights, lengths, axis=0)}
 
-    critic: Any = nn.Critic(hidden, ensemble=HEADS, encoder=backbone.encoder(spec))
+    critic: Any = nn.Critic(hidden, ensemble=HEADS, encoder=backbone.encoder(spec.joined))
     returns = dataset.returns(discount)
     centre, scale = float(returns.mean()), float(returns.std()) or 1.0
     rate = target_rate_for(updates, discount**spec.chunk)
@@ -100,7 +102,7 @@ def fit(
     @jax.jit
     def at_first(state, target, observations, key):
         actions = _draw_several(draw, state, observations, key)
-        observed = spec.normalise(observations)
+        observed = prepare(spec, observations)
         return {name: _value(critic, target[name], observed, each).T for name, each in actions.items()}
 
     def first_values(batch: Batch, first: int) -> Any:
@@ -158,11 +160,11 @@ def _evaluation(
     optimiser = optax.adam(learning_rate)
 
     def init(key: PRNGKey) -> Any:
-        params = backbone.init_modules(key, {"critic": (critic, "sa")}, spec)["critic"]
+        params = backbone.init_modules(key, {"critic": (critic, "sa")}, spec.joined)["critic"]
         return backbone.start(dict.fromkeys(names, params), optimiser, targets=names)
 
     def update(state: Any, batch: Batch, key: PRNGKey) -> Any:
-        seen, following = spec.normalise(batch.observations), spec.normalise(batch.next_observations)
+        seen, following = prepare(spec, batch.observations), prepare(spec, batch.next_observations)
         weights = values.weigh(batch.proposals["weights"].T, batch.value_weights)
         # One of the actions in each update has the same expectation as their mean, in less than half of the time.
         chosen = jax.random.randint(key, (len(weights.T), 1, 1), 0, ACTIONS)

@@ -29,6 +29,7 @@ from fidec import rng
 from fidec.ops import flow
 from fidec.ops.fisher import scaled_score
 from fidec.ops.jacobian import value_and_jacobian
+from fidec.parts import Observations, map_parts, rows_of
 from fidec.types import PRNGKey
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def push_forward(transport: Transport, noise: Points, steps: Array | int) -> dic
 def measure(
     transport_of: TransportOf,
     state: Any,
-    observations: np.ndarray,
+    observations: Observations,
     *,
     samples: int,
     action_dim: int,
@@ -130,7 +131,7 @@ def measure(
     report: Report | None = None,
 ) -> Measurement:
     """Measure a policy at these states (n, ...), with `samples` base actions each. The same key, the same numbers."""
-    n = len(observations)
+    n = rows_of(observations)
     noise_key, penalty_key = rng.at(key, 0), rng.at(key, 1)
     noise = np.asarray(jax.random.normal(noise_key, (n, samples, action_dim)))
     size = max(1, min(n, ROWS // (samples * (action_dim + 1))))
@@ -140,7 +141,7 @@ def measure(
         def chunk(some, number):
             if report:
                 report(settled, f"{steps} solver steps, {min(number * size, len(rows))}/{len(rows)} states")
-            return solve(state, observations[some], _flat(noise[some]), steps)
+            return solve(state, _at(observations, some), _flat(noise[some]), steps)
 
         return _in_chunks(chunk, rows, samples, size)
 
@@ -148,10 +149,10 @@ def measure(
 
     def other_rows(some, number):
         arrays = _flat(noise[some]), _flat(moved.actions[some])
-        return other(state, observations[some], *arrays, rng.at(penalty_key, number))
+        return other(state, _at(observations, some), *arrays, rng.at(penalty_key, number))
 
     others = _in_chunks(other_rows, np.arange(n), samples, size)
-    single = transport_of(state, jnp.asarray(observations[:1]))
+    single = transport_of(state, jax.tree.map(jnp.asarray, _at(observations, slice(1))))
     if report:
         report(n, "done")
     return Measurement(moved, **others, budget=float(single.budget), unit=single.unit)
@@ -180,7 +181,7 @@ def _solve_until_settled(solve: Callable[[np.ndarray, int, int], dict[str, np.nd
 @lru_cache(maxsize=8)  # repeated audits of one policy compile once
 def _compiled(transport_of: TransportOf, samples: int) -> tuple[Callable[..., dict[str, Array]], ...]:
     def transport_at(state, observations):
-        return transport_of(state, jnp.repeat(observations, samples, axis=0))
+        return transport_of(state, jax.tree.map(lambda part: jnp.repeat(part, samples, axis=0), observations))
 
     def solve(state, observations, noise, steps):
         return push_forward(transport_at(state, observations), noise, steps)
@@ -195,6 +196,10 @@ def _compiled(transport_of: TransportOf, samples: int) -> tuple[Callable[..., di
         }
 
     return jax.jit(solve), jax.jit(other)
+
+
+def _at(observations: Observations, rows: Any) -> Observations:
+    return map_parts(lambda array: array[rows], observations)
 
 
 def _flat(array: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ import numpy as np
 
 from fidec.data import OfflineDataset
 from fidec.data.windows import last_rows, steps_from
+from fidec.parts import arrays_of
 
 NEIGHBOURS = 32
 POOL = 50_000  # rows among which neighbours are searched
@@ -21,7 +22,7 @@ def nearest_states(dataset: OfflineDataset, rows: np.ndarray, generator: np.rand
     pool = np.arange(dataset.size)
     if dataset.size > POOL:
         pool = np.sort(generator.choice(dataset.size, POOL, replace=False))
-    observed = dataset.observations[pool].astype(np.float64)
+    observed = _vectors(dataset, pool)
     centre, spread = observed.mean(axis=0), observed.std(axis=0)
     weight = np.where(spread > 1e-8, 1.0 / np.maximum(spread, 1e-8), 0.0)  # constant components get no weight
     observed = (observed - centre) * weight
@@ -30,7 +31,7 @@ def nearest_states(dataset: OfflineDataset, rows: np.ndarray, generator: np.rand
     nearest = []
     for first in range(0, len(rows), CHUNK):
         chunk = rows[first : first + CHUNK]
-        query = (dataset.observations[chunk].astype(np.float64) - centre) * weight
+        query = (_vectors(dataset, chunk) - centre) * weight
         distance = squares - 2.0 * query @ observed.T  # without |query|^2, which does not change the order
         own = np.searchsorted(dataset.episodes[:, 0], chunk, side="right")[:, None] == episode
         few = (~own).sum(axis=1) < NEIGHBOURS
@@ -39,6 +40,11 @@ def nearest_states(dataset: OfflineDataset, rows: np.ndarray, generator: np.rand
         m = min(NEIGHBOURS, len(pool) - 1)
         nearest.append(pool[np.argpartition(distance, m - 1, axis=1)[:, :m]])
     return np.concatenate(nearest)
+
+
+def _vectors(dataset: OfflineDataset, rows: np.ndarray) -> np.ndarray:
+    """The observations of these rows; several vectors side by side."""
+    return np.concatenate([array[rows] for array in arrays_of(dataset.observations)], axis=1).astype(np.float64)
 
 
 def closest(actions: np.ndarray, others: np.ndarray) -> np.ndarray:

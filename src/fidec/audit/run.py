@@ -43,7 +43,7 @@ def audit(
     measured = measure(
         transport,
         policy.state,
-        observations_at(dataset, rows, policy.spec.frame_stack),
+        observations_at(dataset, rows, policy.spec),
         samples=samples,
         action_dim=policy.spec.action_dim,
         key=rng.stream(seed, "evaluate"),

@@ -10,16 +10,16 @@ import numpy as np
 from fidec.data.columns import (
     action_array,
     action_bounds,
-    check_length,
     fail,
     flag_vector,
-    observation_array,
     row_vector,
 )
 from fidec.data.dataset import OfflineDataset, episodes_of
 from fidec.data.episodes import flat_columns, id_changes
-from fidec.data.mapped import is_mapped, take
+from fidec.data.mapped import is_mapped
+from fidec.data.observations import check_same_parts, join_parts, observation_column, take_rows
 from fidec.errors import DataError
+from fidec.parts import map_parts, rows_of
 
 # The arrays that are read from npz and HDF5 files; npz files may also have masks and truncations.
 FILE_KEYS = (
@@ -74,8 +74,10 @@ def dataset_from_arrays(
     Actions lie in [-1, 1], or between `action_low` and `action_high` (one number or one per dimension). They
     are rescaled to [-1, 1] inside, and the policy answers in your units.
 
-    `rewards` may be left out for methods that use none, such as `bc`. Observations are one array: a dictionary with
-    one entry is unwrapped.
+    `rewards` may be left out for methods that use none, such as `bc`.
+
+    Observations are one array, or a dictionary of arrays: vectors (rows, n) and images (rows, height, width,
+    channels), uint8. Images may have different sizes. A dictionary with one entry is unwrapped.
 
     What cannot be used (NaN, wrong lengths, text) raises a `DataError` that names key and row.
     """
@@ -114,8 +116,8 @@ def build_dataset(
         if key not in given:
             raise fail(where, key, " is missing.")
     given = flat_columns(where, given)
-    observations = observation_array(where, "observations", given["observations"])
-    rows = len(observations)
+    observations = observation_column(where, "observations", given["observations"])
+    rows = rows_of(observations)
     actions_raw = np.asarray(given["actions"])
     dim = actions_raw.shape[1] if actions_raw.ndim == 2 else 1
     bounds = action_bounds(where, given.get("action_low"), given.get("action_high"), dim)
@@ -125,18 +127,11 @@ def build_dataset(
     ends, masks = _ends_and_masks(where, given, rows)
 
     if "next_observations" in given:
-        next_observations = observation_array(where, "next_observations", given["next_observations"])
-        check_length(where, "next_observations", next_observations, rows)
-        if (next_observations.shape, next_observations.dtype) != (observations.shape, observations.dtype):
-            raise fail(
-                where,
-                "next_observations",
-                f" is {next_observations.shape} {next_observations.dtype} but 'observations' is "
-                f"{observations.shape} {observations.dtype}; they must agree.",
-            )
+        next_observations = observation_column(where, "next_observations", given["next_observations"])
+        check_same_parts(where, observations, next_observations)
         use = {"rows": rows}
         if copy:  # the user may change their arrays afterwards
-            observations, next_observations = _own(observations), _own(next_observations)
+            observations, next_observations = (map_parts(_own, each) for each in (observations, next_observations))
     else:
         keep, ends, next_row = _next_rows(ends, masks)
         if not keep.any():
@@ -145,8 +140,8 @@ def build_dataset(
                 "Pass next_observations, or check 'terminals' and 'truncations'."
             )
         use = row_use(rows, np.flatnonzero(keep), next_row[keep])
-        next_observations = take(observations, next_row[keep])
-        observations, actions = take(observations, keep), actions[keep]
+        next_observations = take_rows(observations, next_row[keep])
+        observations, actions = take_rows(observations, keep), actions[keep]
         rewards, masks, ends = rewards[keep], masks[keep], ends[keep]
 
     following = np.arange(1, len(actions) + 1)
@@ -181,6 +176,7 @@ def dataset_from_file(
             " is missing, and so are 'truncations', 'timeouts' and 'episodes': the file does not say where episodes "
             "end.",
         )
+    columns = join_parts(str(file), columns)
     timeouts = columns.pop("timeouts", None)
     columns.setdefault("truncations", timeouts)
     if action_low is not None or action_high is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Literal
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from fidec.data.dataset import OfflineDataset
 from fidec.data.describe import describe_dataset, description_text, share
 from fidec.data.mapped import chunk_rows, chunks, extremes
+from fidec.parts import arrays_of, named
 
 Severity = Literal["ok", "note", "warning", "error"]
 _ORDER: tuple[Severity, ...] = ("ok", "note", "warning", "error")
@@ -71,8 +73,7 @@ def check_dataset(dataset: OfflineDataset) -> Report:
 
 def _check_values(dataset: OfflineDataset) -> list[Finding]:
     findings = []
-    for key in ("observations", "next_observations", "actions", "rewards"):
-        array = getattr(dataset, key)
+    for key, array in dataset.arrays().items():
         if array.dtype.kind == "f" and not (finite := np.isfinite(array)).all():
             row = int(np.argwhere(~finite)[0][0])
             findings.append(
@@ -80,26 +81,28 @@ def _check_values(dataset: OfflineDataset) -> list[Finding]:
             )
     if not findings:
         findings.append(Finding("ok", "values", "all numbers are finite."))
-    largest = float(np.abs(dataset.observations).max()) if dataset.observations.dtype.kind == "f" else 0.0
-    if largest > 1000:
-        text = f"observations reach {largest:.4g} in magnitude; networks learn better if they are scaled to about 1."
-        findings.append(Finding("note", "scale", text))
+    for key, array in named("observations", dataset.observations).items():
+        largest = float(np.abs(array).max()) if array.dtype.kind == "f" else 0.0
+        if largest > 1000:
+            text = f"{key} reach {largest:.4g} in magnitude; networks learn better if they are scaled to about 1."
+            findings.append(Finding("note", "scale", text))
     return findings
 
 
 def _check_constant(dataset: OfflineDataset) -> list[Finding]:
     findings = []
-    for key, advice in (
-        ("observations", "they carry no information, which is harmless"),
-        ("actions", "the policy will only ever see that value: is the right column stored?"),
-    ):
-        low, high = extremes(getattr(dataset, key))
+    harmless, doubtful = (
+        "they carry no information, which is harmless",
+        "the policy will only ever see that value: is the right column stored?",
+    )
+    for key, array in {**named("observations", dataset.observations), "actions": dataset.actions}.items():
+        low, high = extremes(array)
         constant = np.flatnonzero(low == high)
         if len(constant) == 0:
             findings.append(Finding("ok", "constant", f"no dimension of the {key} is constant."))
         elif dataset.size > 1:
             names = ", ".join(map(str, constant[:10])) + (", ..." if len(constant) > 10 else "")
-            severity = "note" if key == "observations" else "warning"
+            severity, advice = ("warning", doubtful) if key == "actions" else ("note", harmless)
             text = f"{len(constant)} of {low.size} dimensions of the {key} are constant ({names}): {advice}."
             findings.append(Finding(severity, "constant", text))
     return findings
@@ -173,11 +176,12 @@ def _check_rewards(dataset: OfflineDataset, facts: dict[str, Any]) -> Finding:
 def _check_next(dataset: OfflineDataset) -> Finding:
     inside = np.flatnonzero(~dataset.terminals)
     broken, first = 0, -1
-    chunk = chunk_rows(dataset.observations)
+    pairs = list(zip(arrays_of(dataset.observations), arrays_of(dataset.next_observations), strict=True))
+    chunk = min(chunk_rows(array) for array, _ in pairs)
     for start in range(0, len(inside), chunk):
         rows = inside[start : start + chunk]
-        differs = dataset.next_observations[rows] != dataset.observations[rows + 1]
-        bad = rows[differs.reshape(len(rows), -1).any(axis=1)]
+        differs = [(after[rows] != array[rows + 1]).reshape(len(rows), -1).any(axis=1) for array, after in pairs]
+        bad = rows[np.any(differs, axis=0)]
         if len(bad) and first < 0:
             first = int(bad[0])
         broken += len(bad)
@@ -218,11 +222,11 @@ def _check_left_out(info: dict[str, Any]) -> list[Finding]:
 
 
 def _check_duplicates(dataset: OfflineDataset) -> Finding:
-    seen, done = (
-        np.concatenate([_row_hashes(part) for part in chunks(column)])
-        for column in (dataset.observations, dataset.actions)
-    )
-    keys = seen ^ (done << 1)
+    hashes = [
+        np.concatenate([_row_hashes(rows) for rows in chunks(column)])
+        for column in (*arrays_of(dataset.observations), dataset.actions)
+    ]
+    keys = reduce(lambda seen, done: seen ^ (done << 1), hashes)
     copies = dataset.size - len(np.unique(keys))
     if copies > 0.01 * dataset.size and copies > 1:
         text = f"{copies} rows ({share(copies, dataset.size)}) repeat another row's observation and action exactly."

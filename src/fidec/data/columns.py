@@ -112,7 +112,7 @@ def _unequal(where: str, key: str, found: int, rows: int) -> DataError:
 
 def check_row_counts(where: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """`check_length` on the shapes that a file declares, before any array is unpacked or read."""
-    first = shapes.get("observations", ())
+    first = next((shape for key, shape in shapes.items() if key.partition("/")[0] == "observations"), ())
     for key, shape in shapes.items():
         if key not in ("action_low", "action_high") and first and shape and shape[0] != first[0]:
             raise _unequal(where, key, shape[0], first[0])

@@ -15,7 +15,7 @@ after success, so a mask may be 0 in its middle. Only masks enter the TD target.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ import numpy as np
 
 from fidec.data.mapped import chunks, is_mapped
 from fidec.errors import DataError
+from fidec.parts import Observations, arrays_of, is_image, map_parts, named, rows_of
 
 if TYPE_CHECKING:  # fidec.types imports jax, which data workers must not
     from fidec.types import Batch, Spec
@@ -43,20 +44,21 @@ _ARRAYS = (
 class OfflineDataset:
     """N transitions in time order. Build one with `dataset_from_arrays` or `load_dataset`, which check it.
 
-    `observations` and `next_observations` are float32 (uint8 for images), `actions` float32 in [-1, 1],
+    `observations` and `next_observations` are float32 (uint8 for images), or dictionaries of such arrays, whose names
+    are sorted (parts). `actions` are float32 in [-1, 1],
     `rewards` and `masks` float32, `terminals` bool. Row i of `episodes` (E, 2) is [start, stop) of a
     trajectory. `action_low` and `action_high` are the user's own action bounds if they are not [-1, 1].
     Without rewards, `has_rewards` is False and `rewards` are zeros; only methods that use none can be trained.
-    The arrays are read-only. A large set of images stays in its file: the two columns of observations are then
+    The arrays are read-only. A large set of images stays in its file: in the two columns of observations it is then
     `MappedRows`, which are indexed like arrays, and `mapped` is True.
     """
 
-    observations: np.ndarray
+    observations: Observations
     actions: np.ndarray
     rewards: np.ndarray
     masks: np.ndarray
     terminals: np.ndarray
-    next_observations: np.ndarray
+    next_observations: Observations
     next_actions: np.ndarray
     episodes: np.ndarray
     name: str
@@ -67,15 +69,12 @@ class OfflineDataset:
     has_rewards: bool = True
 
     def __post_init__(self) -> None:
-        rows = len(self.observations)
+        rows = rows_of(self.observations)
         for key in _ARRAYS:
-            array = getattr(self, key)
-            if key != "episodes" and len(array) != rows:
-                raise DataError(f"{self.name}: '{key}' has {len(array)} rows, 'observations' has {rows}.")
-            if isinstance(array, np.ndarray):
-                view = array.view()
-                view.setflags(write=False)  # the hash stays true
-                object.__setattr__(self, key, view)
+            for name, array in named(key, getattr(self, key)).items():
+                if key != "episodes" and len(array) != rows:
+                    raise DataError(f"{self.name}: '{name}' has {len(array)} rows, 'observations' has {rows}.")
+            object.__setattr__(self, key, map_parts(_read_only, getattr(self, key)))
         if rows == 0 or not np.array_equal(self.episodes, episodes_of(self.terminals)):
             raise DataError(f"{self.name}: the episode index does not match the terminals.")
 
@@ -83,55 +82,60 @@ class OfflineDataset:
         return self.size
 
     def __repr__(self) -> str:
+        parts = ", ".join(f"{k} {a.shape[1:]} {a.dtype}" for k, a in named("observations", self.observations).items())
         return (
-            f"OfflineDataset({self.name!r}, {self.size} transitions, {len(self.episodes)} episodes, "
-            f"observations {self.observations.shape[1:]} {self.observations.dtype}, "
+            f"OfflineDataset({self.name!r}, {self.size} transitions, {len(self.episodes)} episodes, {parts}, "
             f"actions {self.actions.shape[1:]}, source {self.source!r})"
         )
 
     @property
     def size(self) -> int:
         """Number of transitions."""
-        return len(self.observations)
+        return rows_of(self.observations)
 
     @property
     def nbytes(self) -> int:
         """Memory that all arrays take, or would take if they are mapped."""
-        return sum(getattr(self, key).nbytes for key in _ARRAYS)
+        return sum(array.nbytes for array in self.arrays().values())
 
     @property
     def mapped(self) -> bool:
-        """Whether observations stay on the disk until they are drawn."""
-        return is_mapped(self.observations)
+        """Whether observations, or some of their parts, stay on the disk until they are drawn."""
+        return any(is_mapped(array) for array in arrays_of(self.observations))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All arrays by name, those of parts as `observations/front`."""
+        return {name: array for key in _ARRAYS for name, array in named(key, getattr(self, key)).items()}
 
     @property
     def spec(self) -> Spec:
         """What a method needs to know about this data."""
-        from fidec.types import Spec
+        from fidec.types import Part, Spec
 
-        return Spec(
-            observation_shape=tuple(self.observations.shape[1:]),
-            action_dim=self.actions.shape[1],
-            observation_dtype=str(self.observations.dtype),
-            action_low=self.action_low,
-            action_high=self.action_high,
-        )
+        def part(name: str, array: np.ndarray) -> Part:
+            return Part(name, tuple(array.shape[1:]), str(array.dtype))
+
+        spec = Spec((), self.actions.shape[1], action_low=self.action_low, action_high=self.action_high)
+        if isinstance(self.observations, dict):
+            return replace(spec, parts=tuple(part(name, array) for name, array in self.observations.items()))
+        return spec.replace_inputs([part("", self.observations)])
 
     @cached_property
-    def observation_statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """(mean, standard deviation) of each observation column; a constant column has the deviation 1."""
-        total = np.zeros(self.observations.shape[1:])
-        mean = sum((part.sum(axis=0, dtype=np.float64) for part in chunks(self.observations)), total) / self.size
-        squares = sum((((part - mean) ** 2).sum(axis=0) for part in chunks(self.observations)), total)
-        std = np.sqrt(squares / self.size)
-        std = np.where(std > 1e-6 * np.abs(mean), std, 1.0)  # rounding in float32 is not variation
-        return tuple(mean.tolist()), tuple(std.tolist())
+    def observation_statistics(self) -> Any:
+        """(mean, standard deviation) of each observation column; a constant column has the deviation 1.
+
+        Of observations with parts a dictionary by name, with the vectors only.
+        """
+        if not isinstance(self.observations, dict):
+            return _mean_and_std(self.observations)
+        vectors = {name: array for name, array in self.observations.items() if not is_image(array.shape[1:])}
+        return map_parts(_mean_and_std, vectors)
 
     @cached_property
     def sha256(self) -> str:
         """Hash of the content: equal arrays have equal hashes, from any file."""
         digest = hashlib.sha256()
-        arrays = {key: getattr(self, key) for key in _ARRAYS if key != "rewards" or self.has_rewards}
+        arrays = {key: array for key, array in self.arrays().items() if key != "rewards" or self.has_rewards}
         if self.action_low is not None:
             arrays["action_low"] = np.asarray(self.action_low, np.float64)
             arrays["action_high"] = np.asarray(self.action_high, np.float64)
@@ -157,6 +161,23 @@ class OfflineDataset:
         if not 0 <= discount < 1:
             raise DataError(f"{self.name}: returns need a discount in [0, 1), not {discount}.")
         return returns_of(self.rewards, self.masks, self.terminals, discount)
+
+
+def _read_only(array: Any) -> Any:
+    """A view that cannot be written, so that the hash stays true; mapped rows are read-only."""
+    if isinstance(array, np.ndarray):
+        array = array.view()
+        array.setflags(write=False)
+    return array
+
+
+def _mean_and_std(array: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    total = np.zeros(array.shape[1:])
+    mean = sum((part.sum(axis=0, dtype=np.float64) for part in chunks(array)), total) / len(array)
+    squares = sum((((part - mean) ** 2).sum(axis=0) for part in chunks(array)), total)
+    std = np.sqrt(squares / len(array))
+    std = np.where(std > 1e-6 * np.abs(mean), std, 1.0)  # rounding in float32 is not variation
+    return tuple(mean.tolist()), tuple(std.tolist())
 
 
 def returns_of(rewards: np.ndarray, masks: np.ndarray, terminals: np.ndarray, discount: float) -> np.ndarray:

@@ -9,12 +9,12 @@ import numpy as np
 
 from fidec.data.dataset import OfflineDataset
 from fidec.data.mapped import extremes
+from fidec.parts import map_parts, named
 
 
 def describe_dataset(dataset: OfflineDataset) -> dict[str, Any]:
     """Facts of a data set that JSON can hold, for `fidec data show`."""
     lengths = np.diff(dataset.episodes, axis=1)[:, 0]
-    low, high = extremes(dataset.observations)
     values, counts = np.unique(lengths, return_counts=True)
     common = np.argsort(-counts, kind="stable")[:5]
     ends = dataset.terminals
@@ -25,9 +25,9 @@ def describe_dataset(dataset: OfflineDataset) -> dict[str, Any]:
         "sha256": dataset.sha256,
         "transitions": dataset.size,
         "episodes": len(dataset.episodes),
-        "observation_shape": list(dataset.observations.shape[1:]),
-        "observation_dtype": str(dataset.observations.dtype),
-        "observation_range": [float(low.min()), float(high.max())],
+        "observation_shape": map_parts(lambda array: list(array.shape[1:]), dataset.observations),
+        "observation_dtype": map_parts(lambda array: str(array.dtype), dataset.observations),
+        "observation_range": map_parts(_range, dataset.observations),
         "action_dim": dataset.actions.shape[1],
         "action_range": [float(dataset.actions.min()), float(dataset.actions.max())],
         "action_low": dataset.action_low,
@@ -66,8 +66,7 @@ def description_text(facts: dict[str, Any]) -> str:
         "sha256": facts["sha256"],
         "transitions": f"{facts['transitions']} in {facts['episodes']} episodes, "
         f"{facts['megabytes']:.3g} MB {'if loaded; the images stay on the disk' if facts['mapped'] else 'in memory'}",
-        "observations": f"{tuple(facts['observation_shape'])} {facts['observation_dtype']}, "
-        f"{_span(facts['observation_range'])}",
+        **_observation_rows(facts),
         "actions": f"{facts['action_dim']} dimensions, {_span(facts['action_range'])}{units}",
         "episode steps": f"{length['min']} to {length['max']}, median {length['median']:g} ({table})",
         "episode return": f"{ret['min']:.4g} to {ret['max']:.4g}, mean {ret['mean']:.4g}" if ret else "no rewards",
@@ -79,10 +78,22 @@ def description_text(facts: dict[str, Any]) -> str:
             if key not in ("rows", "transitions", "next_state_rows", "unused_rows") and value is not None
         },
     }
-    lines = [f"{key:<15} {value}" for key, value in rows.items()]
+    width = max(15, *(len(key) for key in rows))
+    lines = [f"{key:<{width}} {value}" for key, value in rows.items()]
     lines += ["rewards"] if facts["rewards"] else []
     lines += [f"  {label:<24} {count:>9}  {share(count, facts['transitions'])}" for label, count in facts["rewards"]]
     return "\n".join(lines)
+
+
+def _range(array: np.ndarray) -> list[float]:
+    low, high = extremes(array)
+    return [float(low.min()), float(high.max())]
+
+
+def _observation_rows(facts: dict[str, Any]) -> dict[str, str]:
+    """One row for each part of an observation."""
+    columns = [named("observations", facts[f"observation_{name}"]) for name in ("shape", "dtype", "range")]
+    return {key: f"{tuple(columns[0][key])} {columns[1][key]}, {_span(columns[2][key])}" for key in columns[0]}
 
 
 def _histogram(rewards: np.ndarray) -> list[list[Any]]:

@@ -5,36 +5,35 @@ A list of arrays becomes one array and a column of episode ids, so there is one 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from fidec.data.columns import check_length, fail, first_true
+from fidec.data.observations import is_column, join_parts, split_parts
 
 _ROWS = ("observations", "actions", "rewards", "terminals", "masks", "truncations", "next_observations")
 
 
 def flat_columns(where: str, columns: dict[str, Any]) -> dict[str, Any]:
     """The columns with one row per step; `episodes` is added if they were lists of one array per episode."""
-    columns = dict(columns)
+    columns = split_parts(where, columns)
     if not _is_list_of_episodes(columns["actions"]):
-        for key in ("observations", "next_observations"):
-            if key in columns:
-                columns[key] = _only_entry(where, key, columns[key])
-        return columns
+        return join_parts(where, columns)
     if "episodes" in columns:
         raise fail(
             where, "episodes", " is for flat arrays: 'actions' is a list of one array per episode. Leave it out."
         )
     lists = {
-        key: _episode_arrays(where, key, columns[key], len(columns["actions"])) for key in _ROWS if key in columns
+        key: _episode_arrays(where, key, value, len(columns["actions"]))
+        for key, value in columns.items()
+        if is_column(key, _ROWS)
     }
     steps = [len(array) for array in lists["actions"]]
     _split_last_states(where, lists, steps)
     _check_episodes(where, lists, steps)
     columns |= {key: np.concatenate(arrays) for key, arrays in lists.items()}
-    return columns | {"episodes": np.repeat(np.arange(len(steps)), steps)}
+    return join_parts(where, columns) | {"episodes": np.repeat(np.arange(len(steps)), steps)}
 
 
 def id_changes(where: str, value: Any, rows: int) -> np.ndarray:
@@ -73,22 +72,6 @@ def _is_list_of_episodes(actions: Any) -> bool:
         return False
 
 
-def _only_entry(where: str, key: str, value: Any) -> Any:
-    """The value, or the only entry of a dictionary."""
-    if not isinstance(value, Mapping):
-        return value
-    names = [str(name) for name in value]
-    if len(names) != 1:
-        parts = ", ".join(f"{key}[{name!r}]" for name in names)
-        raise fail(
-            where,
-            key,
-            f" is a dictionary with {len(names)} entries ({', '.join(names)}); expected one array. Join them: "
-            f"np.concatenate([{parts}], axis=-1), in an order that you keep for the policy.",
-        )
-    return next(iter(value.values()))
-
-
 def _episode_arrays(where: str, key: str, value: Any, count: int) -> list[np.ndarray]:
     """One array for each episode."""
     if not isinstance(value, list | tuple) or len(value) != count:
@@ -101,7 +84,7 @@ def _episode_arrays(where: str, key: str, value: Any, count: int) -> list[np.nda
     arrays = []
     for i, item in enumerate(value):
         try:
-            array = np.asarray(_only_entry(f"{where}: episode {i}", key, item))
+            array = np.asarray(item)
         except ValueError as error:  # ragged lists
             raise fail(where, key, f", episode {i}: is not an array of numbers ({error}).") from error
         if array.ndim == 0:
@@ -112,27 +95,35 @@ def _episode_arrays(where: str, key: str, value: Any, count: int) -> list[np.nda
 
 def _split_last_states(where: str, lists: dict[str, list[np.ndarray]], steps: list[int]) -> None:
     """If episodes have one observation more than actions, as in Gymnasium, their last state is a next state."""
-    longer = [len(array) == rows + 1 for array, rows in zip(lists["observations"], steps, strict=True)]
-    if not any(longer):
+    keys = [key for key in lists if is_column(key, ("observations",))]
+    longer = [
+        (key, i, len(array) == rows + 1)
+        for key in keys
+        for i, (array, rows) in enumerate(zip(lists[key], steps, strict=True))
+    ]
+    found = next(((key, i) for key, i, more in longer if more), None)
+    if found is None:
         return
-    if "next_observations" in lists:
-        i = longer.index(True)
+    if any(is_column(key, ("next_observations",)) for key in lists):
+        key, i = found
         raise fail(
             where,
-            "observations",
+            key,
             f", episode {i}: has one row more than 'actions', so it holds the next states already. Leave out "
             "'next_observations', or the last observation of each episode.",
         )
-    states = lists["observations"]
-    if not all(longer):
-        i = longer.index(False)
-        raise fail(
-            where,
-            "observations",
-            f", episode {i}: has {len(states[i])} rows for {steps[i]} actions, but other episodes have one "
-            "observation more than actions. Give the last state of all episodes or of none.",
-        )
-    lists["observations"], lists["next_observations"] = [a[:-1] for a in states], [a[1:] for a in states]
+    for key, i, more in longer:
+        if not more:
+            others = "other episodes have" if found[0] == key else f"'{found[0]}' has"
+            raise fail(
+                where,
+                key,
+                f", episode {i}: has {len(lists[key][i])} rows for {steps[i]} actions, but {others} one "
+                "observation more than actions. Give the last state of all episodes or of none.",
+            )
+    for key in keys:
+        states = lists[key]
+        lists[key], lists[f"next_{key}"] = [a[:-1] for a in states], [a[1:] for a in states]
 
 
 def _check_episodes(where: str, lists: dict[str, list[np.ndarray]], steps: list[int]) -> None:

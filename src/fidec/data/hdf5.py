@@ -17,6 +17,7 @@ from h5py import h5g, h5l, h5o  # pyright: ignore[reportAttributeAccessIssue] - 
 
 from fidec.data.columns import MAX_RATIO, check_row_counts, existing_file, fail, require_keys
 from fidec.data.memory import unreadable
+from fidec.data.observations import KEYS as OBSERVATIONS
 from fidec.errors import DataError
 
 # deflate, shuffle, fletcher32, lzf: built into h5py. Any other filter would load a plug-in library.
@@ -112,6 +113,11 @@ def read_columns(file: Path, keys: tuple[str, ...], *, needed: tuple[str, ...]) 
     where = str(file)
     with open_hdf5(file) as handle:
         require_keys(where, set(handle), needed)
-        present = [key for key in keys if key in handle]
+        present = [key for key in keys if key in handle and key not in OBSERVATIONS]
+        for key in OBSERVATIONS:
+            if key in keys and key in handle:  # a group has the parts of an observation
+                item: Any = handle[key]
+                parts = [f"{key}/{name}" for name in item] if isinstance(item, h5py.Group) else []
+                present += parts or [key]
         check_row_counts(where, {key: getattr(handle[key], "shape", None) or () for key in present})
         return {key: read_array(handle, key, where) for key in present}

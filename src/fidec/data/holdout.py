@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from fidec.data.dataset import OfflineDataset, episodes_of
-from fidec.data.mapped import take
+from fidec.data.observations import take_rows
 from fidec.errors import DataError
 
 COLUMNS = ("observations", "actions", "rewards", "masks", "terminals", "next_observations", "next_actions")
@@ -30,6 +30,6 @@ def hold_out(dataset: OfflineDataset, share: float) -> tuple[OfflineDataset, Off
 
 
 def _part(dataset: OfflineDataset, rows: np.ndarray, what: str) -> OfflineDataset:
-    columns = {name: take(getattr(dataset, name), rows) for name in COLUMNS}
+    columns = {name: take_rows(getattr(dataset, name), rows) for name in COLUMNS}
     name = f"{dataset.name} ({what})"
     return dataclasses.replace(dataset, **columns, episodes=episodes_of(columns["terminals"]), name=name)

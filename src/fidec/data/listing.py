@@ -10,6 +10,7 @@ from fidec.data.cache import read_sidecar, search_dirs
 from fidec.data.columns import existing_file
 from fidec.data.hdf5 import open_hdf5
 from fidec.data.npz import npz_headers
+from fidec.data.observations import is_column
 from fidec.errors import DataError
 
 
@@ -58,8 +59,9 @@ def _describe(path: Path) -> CachedFile:
 
 def _rows(path: Path) -> int | None:
     if path.suffix == ".npz":
-        shape, _ = npz_headers(path).get("observations", ((), None))
-        return shape[0] if shape else None
+        headers = npz_headers(path)
+        shapes = [shape for key, (shape, _) in headers.items() if is_column(key, ("observations",))]
+        return shapes[0][0] if shapes and shapes[0] else None
     with open_hdf5(path) as handle:
         shape = getattr(handle.get("observations"), "shape", None)
     return int(shape[0]) if shape else None

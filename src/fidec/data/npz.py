@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -27,12 +27,13 @@ def npz_headers(path: str | Path) -> dict[str, Header]:
         return {_key(member): _header(file, archive, member) for member in _members(file, archive)}
 
 
-def read_npz(path: str | Path, keys: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
-    """The arrays of an archive (those among `keys`, if given); large images are mapped. Nothing is unpickled."""
+def read_npz(path: str | Path, keys: tuple[str, ...] | Callable[[str], bool] | None = None) -> dict[str, np.ndarray]:
+    """The arrays of an archive, all or those of these keys; large images are mapped. Nothing is unpickled."""
+    chosen = keys if callable(keys) else lambda key: keys is None or key in keys
     file = existing_file(path)
     arrays = {}
     with _open_zip(file) as archive:
-        members = {_key(m): m for m in _members(file, archive) if keys is None or _key(m) in keys}
+        members = {_key(m): m for m in _members(file, archive) if chosen(_key(m))}
         headers = {key: _header(file, archive, member) for key, member in members.items()}
         check_row_counts(str(file), {key: shape for key, (shape, _) in headers.items()})
         for key, member in members.items():

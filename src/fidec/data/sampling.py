@@ -1,7 +1,8 @@
 """Draw batches from one data set, from two, or from a replay buffer.
 
-A batch is a pure function of (source, key), so there is no sampler state. Images are stored as single frames; they
-are stacked and shifted when they are drawn. The row indices do not depend on stacking or shifting.
+A batch is a pure function of (source, key), so there is no sampler state. Observations are stored singly, an array or
+a dictionary of parts; successive ones are stacked, and images shifted, when they are drawn. The row indices do not
+depend on stacking or shifting.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from fidec.data.replay import Replay
 from fidec.data.windows import SINGLE, Window, last_rows, sum_rewards, take_window
 from fidec.errors import ConfigError
 from fidec.ops import images
+from fidec.parts import is_image, map_parts
 from fidec.types import ArrayLike, Batch, PRNGKey, Spec
 
 # Positions below a step's key. They are large numbers because `jax.random.split` uses small ones.
@@ -32,7 +34,7 @@ class Source(NamedTuple):
     """Transitions of whole trajectories in time order; row t's trajectory is starts[t], ..., ends[t]."""
 
     rows: Batch
-    starts: ArrayLike | None = None  # only needed to stack frames
+    starts: ArrayLike | None = None  # only needed to stack observations
     ends: ArrayLike | None = None  # only needed for windows, whose rewards and masks `rows` then has
 
 
@@ -62,7 +64,7 @@ class Sampling:
     """How batches are drawn: the static settings."""
 
     frame_stack: int = 1
-    """Frames that make an observation."""
+    """Successive frames of an image."""
     augment: float = 0.0
     """Probability that a batch of images is shifted."""
     fraction: float = 0.5
@@ -73,13 +75,26 @@ class Sampling:
     """Steps of a transition."""
     reward_scale: float = 1.0
     """Factor of rewards and returns."""
+    history: int = 1
+    """Successive vectors of a vector."""
 
     @classmethod
-    def of(cls, spec: Spec, frame_stack: int, augment: float, fraction: float, **others: Any) -> Sampling:
-        """For data of this specification: vectors are neither stacked nor shifted."""
-        if not spec.images:
-            return cls(fraction=fraction, **others)
-        return cls(frame_stack, augment, fraction, **others)
+    def of(
+        cls, spec: Spec, frame_stack: int, augment: float, fraction: float, history: int = 1, **others: Any
+    ) -> Sampling:
+        """For data of this specification. What it has no part for is left at its default."""
+        stacked = spec.stacked(frame_stack, history)
+        counts = {"frame_stack": stacked.frame_stack, "history": stacked.history}
+        return cls(augment=augment if spec.images else 0.0, fraction=fraction, **counts, **others)
+
+    @property
+    def stacks(self) -> bool:
+        """Whether an observation is made of several."""
+        return max(self.frame_stack, self.history) > 1
+
+    def stack_of(self, column: Any) -> int:
+        """How many successive rows of a column make an observation."""
+        return self.frame_stack if _is_camera(column) else self.history
 
 
 PLAIN = Sampling()  # rows as they are stored
@@ -93,7 +108,7 @@ def source_of(dataset: OfflineDataset, settings: Sampling = PLAIN, discount: flo
 def host_source(dataset: OfflineDataset, settings: Sampling = PLAIN, discount: float | None = None) -> Source:
     """A data set on the host, in memory or mapped from its file (see `fidec.data.feed`)."""
     source = Source(dataset.batch(discount))
-    if settings.frame_stack > 1:
+    if settings.stacks:
         first, stop = dataset.episodes.T
         source = source._replace(starts=np.repeat(first, stop - first).astype(np.int32))
     if not settings.window.single:
@@ -139,19 +154,38 @@ def drawn(source: Drawable, key: PRNGKey, count: int, settings: Sampling) -> Bat
 
 
 def finish(batch: Batch, key: PRNGKey, settings: Sampling) -> Batch:
-    """Complete drawn rows on the device: scale rewards, stack the next frame, and shift images at random."""
+    """Complete drawn rows on the device: scale rewards, stack next observations, and shift images at random."""
     if settings.reward_scale != 1:
         scale = settings.reward_scale
         returns = None if batch.returns is None else scale * batch.returns
         batch = batch._replace(rewards=scale * batch.rewards, returns=returns)
-    if settings.frame_stack > 1 and settings.window.single:
-        following = images.push(batch.observations, batch.next_observations)
-        batch = batch._replace(next_observations=following)
-    if settings.augment == 0:
-        return batch
-    observed = (batch.observations, batch.next_observations)
-    seen, following = images.random_shift(rng.at(key, _SHIFT), observed, settings.augment)
+    if settings.stacks and settings.window.single:
+        batch = batch._replace(next_observations=_pushed(batch.observations, batch.next_observations, settings))
+    return batch if settings.augment == 0 else _shifted(batch, rng.at(key, _SHIFT), settings.augment)
+
+
+def _shifted(batch: Batch, key: PRNGKey, probability: float) -> Batch:
+    """Shift all images of a row, those of the next observation too, by one offset."""
+    leaves, structure = jax.tree.flatten((batch.observations, batch.next_observations))
+    cameras = [number for number, leaf in enumerate(leaves) if _is_camera(leaf)]
+    moved = images.random_shift(key, tuple(leaves[number] for number in cameras), probability)
+    for number, leaf in zip(cameras, moved, strict=True):
+        leaves[number] = leaf
+    seen, following = jax.tree.unflatten(structure, leaves)
     return batch._replace(observations=seen, next_observations=following)
+
+
+def _is_camera(column: Any) -> bool:
+    return is_image(column.shape[1:])
+
+
+def _pushed(seen: Any, following: Any, settings: Sampling, xp: Any = jnp) -> Any:
+    """Next observations that are stacked, from the stacked observations of the same rows and single next ones."""
+
+    def push(old: Any, new: Any) -> Any:
+        return new if settings.stack_of(old) == 1 else images.push(old, new, xp)
+
+    return jax.tree.map(push, seen, following)
 
 
 def _rows(source: Source | Batch | Replay, key: PRNGKey, count: int, settings: Sampling) -> Batch:
@@ -181,16 +215,20 @@ def _size(source: Source | Batch) -> int:
 def gather(source: Source | Batch, rows: Any, settings: Sampling, xp: Any = jnp) -> Batch:
     """These rows, as a `Replay` stores them. `xp` is jax.numpy, or numpy for a source on the host.
 
-    Observations are stacked. Next observations are single frames, which `finish` stacks, unless the transitions are
+    Observations are stacked. Next observations are single ones, which `finish` stacks, unless the transitions are
     windows: then they are stacked here.
     """
     data, starts, ends = (source, None, None) if isinstance(source, Batch) else source
-    count, window = settings.frame_stack, settings.window
-    if count > 1 and starts is None:
-        raise ConfigError("frames cannot be stacked without the starts of trajectories: use sampling.source_of")
+    window = settings.window
+    if settings.stacks and starts is None:
+        raise ConfigError("observations cannot be stacked without the starts of trajectories: use sampling.source_of")
+
+    def part(column: Any, rows: Any) -> Any:
+        count = settings.stack_of(column)
+        return column[rows] if count == 1 else images.stack(column, rows, starts, count, xp)
 
     def observed(rows: Any) -> Any:
-        return data.observations[rows] if count == 1 else images.stack(data.observations, rows, starts, count, xp)
+        return map_parts(lambda column: part(column, rows), data.observations)
 
     if window.single:
         batch = jax.tree.map(lambda column: column[rows], data._replace(observations=None))
@@ -199,9 +237,9 @@ def gather(source: Source | Batch, rows: Any, settings: Sampling, xp: Any = jnp)
         raise ConfigError("windows need the ends of trajectories: use sampling.source_of")
     end = ends[rows]
     last = xp.minimum(rows + (window.n_step - 1), end)
-    following = data.next_observations[last]
+    following = map_parts(lambda column: column[last], data.next_observations)
     return take_window(data, rows, last, end, window.chunk, xp)._replace(
         observations=observed(rows),
-        next_observations=following if count == 1 else images.push(observed(last), following, xp),
+        next_observations=_pushed(observed(last), following, settings, xp) if settings.stacks else following,
         proposals=jax.tree.map(lambda column: column[rows], data.proposals),
     )

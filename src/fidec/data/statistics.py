@@ -11,18 +11,28 @@ from typing import Any
 import numpy as np
 
 from fidec.data.dataset import OfflineDataset
-from fidec.data.mapped import chunk_rows
+from fidec.data.mapped import chunk_rows, chunks
+from fidec.parts import Observations, arrays_of, is_image, map_parts
 
 FRAMES = 4096  # images that are read of a data set, at equal distances: all of them may be many gigabytes
 AT_BOUND = 0.999  # of the way from the middle of the bounds; data never lies on a bound exactly
 
 
-def features_of(observations: np.ndarray, channels: int = 0) -> np.ndarray:
-    """(rows, features), float64: vectors as they are, of images the mean of each channel of the newest frame."""
-    if observations.ndim == 4:
-        newest = observations[..., observations.shape[-1] - channels :]
-        return newest.mean(axis=(1, 2), dtype=np.float64)
-    return observations.reshape(len(observations), -1).astype(np.float64)
+def features_of(observations: Observations, newest: Any = None) -> np.ndarray:
+    """(rows, features), float64: vectors as they are, of images the mean of each channel; all parts side by side.
+
+    Of stacked observations only the newest counts: `newest` is its width along the last axis, for each part.
+    """
+    arrays = arrays_of(observations)
+    widths = [array.shape[-1] for array in arrays] if newest is None else arrays_of(newest)
+    return np.concatenate([_features_of(array, width) for array, width in zip(arrays, widths, strict=True)], axis=1)
+
+
+def _features_of(array: np.ndarray, newest: int) -> np.ndarray:
+    array = array[..., array.shape[-1] - newest :]
+    if is_image(array.shape[1:]):
+        return array.mean(axis=(1, 2), dtype=np.float64)
+    return array.reshape(len(array), -1).astype(np.float64)
 
 
 def distances(features: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
@@ -40,35 +50,30 @@ def data_statistics(datasets: Sequence[OfflineDataset]) -> dict[str, Any]:
     observations = _columns(lambda: _features(datasets))
     mean, std = np.asarray(observations["mean"]), np.asarray(observations["std"])
     far = np.concatenate([distances(part, mean, std) for part in _features(datasets)])
-    edge = sum(int((np.abs(part) > AT_BOUND).sum()) for each in datasets for part in _parts(each.actions))
+    edge = sum(int((np.abs(part) > AT_BOUND).sum()) for each in datasets for part in chunks(each.actions))
     return {
         "rows": sum(each.size for each in datasets),
         "observations": observations,
         "distance": dict(zip(("p50", "p99", "max"), np.quantile(far, (0.5, 0.99, 1.0)).tolist(), strict=True)),
         "actions": _columns(
             lambda: (
-                spec.to_user_units(part).astype(np.float64) for each in datasets for part in _parts(each.actions)
+                spec.to_user_units(part).astype(np.float64) for each in datasets for part in chunks(each.actions)
             )
         ),
         "at_bound": edge / sum(each.actions.size for each in datasets),
     }
 
 
-def _parts(array: Any) -> Iterator[np.ndarray]:
-    """All rows of vectors, or some rows of images, a few at a time."""
-    rows = np.arange(len(array))
-    if array.ndim == 4 and len(array) > FRAMES:
-        rows = np.linspace(0, len(array) - 1, FRAMES).astype(np.int64)
-    step = chunk_rows(array)
-    for start in range(0, len(rows), step):
-        chosen = rows[start : start + step]
-        yield array[chosen] if array.ndim == 4 else array[start : start + step]
-
-
 def _features(datasets: Sequence[OfflineDataset]) -> Iterator[np.ndarray]:
+    """The features of all rows, or of some rows if there are images, a few at a time."""
     for each in datasets:
-        for part in _parts(each.observations):
-            yield features_of(part, each.observations.shape[-1])
+        rows = np.arange(each.size)
+        if each.spec.images and each.size > FRAMES:
+            rows = np.linspace(0, each.size - 1, FRAMES).astype(np.int64)
+        step = min(chunk_rows(array) for array in arrays_of(each.observations))
+        for start in range(0, len(rows), step):
+            chosen = rows[start : start + step]
+            yield features_of(map_parts(lambda array, chosen=chosen: array[chosen], each.observations))
 
 
 def _columns(parts: Any) -> dict[str, list[float]]:

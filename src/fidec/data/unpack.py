@@ -79,6 +79,7 @@ def kept_copy(
     `origin` tells whether an existing copy was made from the same content. `write` writes `size` bytes. Processes
     that want the same copy make it once.
     """
+    name = name.replace("/", ".").replace("\\", ".")  # it may be hostile
     cache = Path(platformdirs.user_cache_dir("fidec")) / "unpacked"
     paths = [parent / name for parent in (folder / FOLDER, cache)]
     for path in paths:

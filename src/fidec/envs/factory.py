@@ -14,6 +14,7 @@ from fidec.envs.family import EnvOptions, TaskInfo, success_or_return, takes_ren
 from fidec.envs.frames import stacked
 from fidec.envs.make import find_task, make_env
 from fidec.errors import ConfigError
+from fidec.types import Spec
 
 MakeEnv = Callable[..., gymnasium.Env]
 _FUNCTION = "function "  # no Gymnasium id has a blank
@@ -34,10 +35,12 @@ class EnvFactory:
     declaration: str = ""
     """What a policy records, so that its environment can be made without the data."""
 
-    def function(self, frame_stack: int = 1, render_mode: str | None = None) -> Callable[[], gymnasium.Env]:
-        """A function without arguments that makes the environment, with images stacked as the policy sees them."""
+    def function(self, spec: Spec | None = None, render_mode: str | None = None) -> Callable[[], gymnasium.Env]:
+        """A function without arguments that makes the environment, with the observations of this specification."""
         make = partial(self.make, render_mode)
-        return make if frame_stack == 1 else partial(stacked, make, frame_stack)
+        if spec is None:
+            return make
+        return partial(stacked, make, spec.frame_stack, spec.history, tuple(part.name for part in spec.parts))
 
 
 def factory_of(

@@ -13,9 +13,10 @@ import numpy as np
 from fidec.envs.process import EnvProcess, receive_any
 from fidec.envs.processes import EnvProcesses
 from fidec.errors import ConfigError, EnvError
+from fidec.parts import Observations, arrays_of, map_parts
 
 Status = Literal["ok", "crashed", "hung", "invalid"]
-Act = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+Act = Callable[[Observations, np.ndarray, np.ndarray], np.ndarray]
 LONGEST = 100_000  # steps after which an episode counts as endless
 # The share of their time that lanes spend in calls of a slow policy. It is a half if a call takes as long as a step,
 # and also if it takes longer and the lanes take turns; a little less leaves room for noise.
@@ -71,9 +72,9 @@ class _Policy:
         self.patience = 0.0
         self._act, self._first, self._lane_seconds = act, None, 0.0
 
-    def __call__(self, observations: np.ndarray, ids: np.ndarray, steps: np.ndarray, waiting: int) -> np.ndarray:
+    def __call__(self, observations: Observations, ids: np.ndarray, steps: np.ndarray, waiting: int) -> np.ndarray:
         before = time.monotonic()
-        actions = self._act(observations.copy(), ids.copy(), steps.copy())
+        actions = self._act(map_parts(np.copy, observations), ids.copy(), steps.copy())
         now = time.monotonic()
         if self._first is None:
             self._first = now  # this call may have compiled the policy
@@ -132,10 +133,15 @@ class EnvPool(EnvProcesses):
         """The episodes in the order in which they end."""
         n, policy = self.num_envs, _Policy(act)
         queues = [deque(episodes[lane::n]) for lane in range(n)]
-        observations = np.zeros((n, *self.observation_shape), self.observation_dtype)
+        shapes, types = self.observation_shape, self.observation_dtype
+        observations = map_parts(lambda shape, dtype: np.zeros((n, *shape), dtype), shapes, types)
         ids, steps, returns = np.arange(n), np.zeros(n, np.int64), np.zeros(n)
         free, ready = list(range(n)), list[int]()  # lanes without an episode; lanes that wait for an action
         busy: dict[EnvProcess, tuple[int, str]] = {}  # the lane and the command of the processes that have one
+
+        def put(lane: int, observation: Any) -> None:
+            for every, own in zip(arrays_of(observations), arrays_of(observation), strict=True):
+                every[lane] = own
 
         def send(lane: int, command: str, argument: Any) -> None:
             process = self._processes[lane]
@@ -181,10 +187,11 @@ class EnvPool(EnvProcesses):
                     self._end(lane)
                     yield end(lane, kind, detail=value)  # type: ignore[arg-type]
                 elif command == "reset":
-                    observations[lane] = value
+                    put(lane, value)
                     ready.append(lane)
                 else:
-                    observations[lane], reward, terminated, truncated, success = value
+                    observation, reward, terminated, truncated, success = value
+                    put(lane, observation)
                     returns[lane] += reward
                     steps[lane] += 1
                     if terminated or truncated:

@@ -22,8 +22,8 @@ class EnvProcesses:
     """`num_envs` environments ("lanes"), each in a spawned process that stays for many episodes.
 
     `make_env` is sent to the processes (`fidec.envs.process.pickled`). Observations must be a Box (uint8 stays, all
-    else becomes float32), actions a bounded Box with one axis. The environment must end its episodes itself, for
-    example by a time limit. The processes end with this one, also if it is killed.
+    else becomes float32) or a Dict of them, actions a bounded Box with one axis. The environment must end its
+    episodes itself, for example by a time limit. The processes end with this one, also if it is killed.
     """
 
     def __init__(
@@ -53,8 +53,9 @@ class EnvProcesses:
             self.close()
             raise
         facts = self._processes[0].facts
-        self.observation_shape: tuple[int, ...] = facts["shape"]
-        self.observation_dtype: str = facts["dtype"]
+        self.observation_shape: Any = facts["shape"]  # a tuple, or one for each part
+        self.observation_dtype: Any = facts["dtype"]
+        self.unused_parts: tuple[str, ...] = tuple(facts["unused"])
         self.action_dim: int = facts["action_dim"]
         self.action_low: list[float] = facts["action_low"]
         self.action_high: list[float] = facts["action_high"]

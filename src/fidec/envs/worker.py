@@ -95,15 +95,24 @@ def _commands(env: Any, facts: dict[str, Any]) -> dict[str, Callable[[Any], Any]
     low, high = env.action_space.low, env.action_space.high
     identity = bool(np.all(low == -1) and np.all(high == 1))
 
-    def observation(value: Any) -> Any:
+    def checked(name: str, value: Any, shape: tuple[int, ...], dtype: str) -> Any:
         array = np.asarray(value)
-        if array.shape != facts["shape"]:
-            raise Invalid(f"observation has shape {array.shape}, its space says {facts['shape']}")
-        array = array.astype(facts["dtype"], copy=False)
+        if array.shape != shape:
+            raise Invalid(f"{name} has shape {array.shape}, its space says {shape}")
+        array = array.astype(dtype, copy=False)
         if array.dtype != np.uint8 and not np.isfinite(array).all():
             where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
-            raise Invalid(f"observation is {array[where]} at index {where}")
+            raise Invalid(f"{name} is {array[where]} at index {where}")
         return array
+
+    def observation(value: Any) -> Any:
+        shape, dtype = facts["shape"], facts["dtype"]
+        if not isinstance(shape, dict):
+            return checked("observation", value, shape, dtype)
+        for name in shape:
+            if not isinstance(value, Mapping) or name not in value:
+                raise Invalid(f"observation has no part {name!r}, its space says it has")
+        return {name: checked(f"observation[{name!r}]", value[name], shape[name], dtype[name]) for name in shape}
 
     def number(name: str, value: Any) -> float:
         """One number, also as an array with one element. Text is not a number."""
@@ -159,9 +168,14 @@ def _describe_spaces(env: Any) -> dict[str, Any]:
 
     name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
     observations, actions = env.observation_space, env.action_space
-    if not isinstance(observations, Box):
-        hint = "; gymnasium.wrappers.FlattenObservation makes one of a Dict" if isinstance(observations, Dict) else ""
-        raise ConfigError(f"the environment {name} has the observation space {observations}; expected a Box{hint}")
+    parts = dict(observations.spaces) if isinstance(observations, Dict) else {"": observations}
+    for part, space in parts.items():
+        if not isinstance(space, Box):
+            which = f" in the part {part!r}" if part else ""
+            hint = "; gymnasium.wrappers.FlattenObservation makes one of a Dict" if isinstance(space, Dict) else ""
+            raise ConfigError(
+                f"the environment {name} has the observation space {space}{which}; expected a Box{hint}"
+            )
     if not isinstance(actions, Box) or len(actions.shape) != 1:
         raise ConfigError(f"the environment {name} has the action space {actions}; expected a Box with one axis")
     if not (np.isfinite(actions.low).all() and np.isfinite(actions.high).all()):
@@ -170,9 +184,13 @@ def _describe_spaces(env: Any) -> dict[str, Any]:
             "(gymnasium.wrappers.RescaleAction or ClipAction set them)"
         )
     fps = (getattr(env, "metadata", None) or {}).get("render_fps")
+    shapes = {part: tuple(space.shape) for part, space in parts.items()}
+    types = {part: "uint8" if space.dtype == np.uint8 else "float32" for part, space in parts.items()}
+    several = isinstance(observations, Dict)
     return {
-        "shape": tuple(observations.shape),
-        "dtype": "uint8" if observations.dtype == np.uint8 else "float32",
+        "shape": shapes if several else shapes[""],
+        "dtype": types if several else types[""],
+        "unused": getattr(env, "unused", ()),
         "action_dim": int(actions.shape[0]),
         "action_low": actions.low.tolist(),
         "action_high": actions.high.tolist(),

@@ -1,6 +1,6 @@
-"""Images in a batch: stacking frames, and random shifts.
+"""Observations in a batch: stacking those of successive steps, and random shifts of images.
 
-An image is (height, width, channels). Frames are stacked along the channels, the oldest first.
+An image is (height, width, channels). Frames are stacked along the channels, vectors side by side, the oldest first.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ PADDING = 3  # pixels on each side; the largest shift
 
 
 def stack(
-    frames: Shaped[ArrayLike, "n h w c"],
+    frames: Shaped[ArrayLike, "n *size c"],
     rows: Int[ArrayLike, "b"],
     starts: Int[ArrayLike, "n"],
     count: int,
     xp: Any = jnp,
-) -> Shaped[ArrayLike, "b h w m"]:
+) -> Shaped[ArrayLike, "b *size m"]:
     """[o_{t-count+1}, ..., o_t] for each row t; row `starts[t]`, the trajectory's first, is repeated.
 
     `xp` is jax.numpy, or numpy for frames on the host.
@@ -32,8 +32,8 @@ def stack(
 
 
 def push(
-    stacked: Shaped[ArrayLike, "*b h w m"], frame: Shaped[ArrayLike, "*b h w c"], xp: Any = jnp
-) -> Shaped[ArrayLike, "*b h w m"]:
+    stacked: Shaped[ArrayLike, "*b m"], frame: Shaped[ArrayLike, "*b c"], xp: Any = jnp
+) -> Shaped[ArrayLike, "*b m"]:
     """The stack one step later: the oldest frame is removed and `frame` is added at the end."""
     return xp.concatenate([stacked[..., frame.shape[-1] :], frame], axis=-1)
 

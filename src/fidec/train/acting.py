@@ -12,6 +12,7 @@ import numpy as np
 
 from fidec import algos, rng
 from fidec.errors import ConfigError
+from fidec.parts import Observations
 from fidec.train.chunks import OpenLoop
 from fidec.types import Spec
 
@@ -96,14 +97,14 @@ def lane_actor(
     select, act = _lanes(algorithm, candidates, base)
     factors = dials(select, noise=noise, strength=strength)
 
-    def actions(observations: np.ndarray, episodes: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    def actions(observations: Observations, episodes: np.ndarray, steps: np.ndarray) -> np.ndarray:
         return np.asarray(act(state, key, observations, episodes, steps, **factors))
 
     if spec.chunk == 1:
         return actions
     playing: OpenLoop | None = None
 
-    def play(observations: np.ndarray, episodes: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    def play(observations: Observations, episodes: np.ndarray, steps: np.ndarray) -> np.ndarray:
         nonlocal playing
         playing = playing or OpenLoop(spec, len(steps))
         return playing(lambda: actions(observations, episodes, steps), observations, episodes, steps)

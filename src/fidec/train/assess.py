@@ -181,6 +181,6 @@ class Assessment:
         key = rng.at(rng.stream(self.seed, "evaluate"), self.step)
         choices = {"candidates": self.candidates, "noise": self.noise, "strength": self.strength}
         actor = lane_actor(self.policy.algorithm, self.policy.state, key, self.spec, **choices)
-        make_env = self.env.function(self.policy.spec.frame_stack, render_mode="rgb_array")
+        make_env = self.env.function(self.policy.spec, render_mode="rgb_array")
         fresh = self.step if self.fresh else None
         record(make_env, actor, path, name=self.env.name, seed=self.seed, fresh=fresh, episodes=range(episodes))

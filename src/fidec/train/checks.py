@@ -58,6 +58,12 @@ def with_data(config: RunConfig, dataset: OfflineDataset) -> RunConfig:
     """The configuration with the data's reward shift for the online phase, which is checked against the data."""
     if not config.online_steps:
         return config
+    if dataset.spec.parts:
+        names = ", ".join(part.name for part in dataset.spec.parts)
+        raise ConfigError(
+            f"online training takes observations of a single array, and the data has the parts {names}. Leave out "
+            "--online-steps, or join vectors to one array, in the data and in the environment"
+        )
     check_buffer(config.online, dataset.size, config.batch_size)
     if config.online.reward_shift is not None:
         return config
@@ -93,7 +99,7 @@ def check_method(config: RunConfig, dataset: OfflineDataset, spec: Spec, initial
         load_flow(config.flow, config, dataset, spec)
     if config.env_name is None:
         return
-    observation = jax.ShapeDtypeStruct(spec.observation_shape, spec.observation_dtype)
+    observation = spec.observations(lambda part: jax.ShapeDtypeStruct(part.shape, part.dtype))
     jax.eval_shape(select_act(algorithm, config.candidates), state, observation, key)
 
 
@@ -104,6 +110,7 @@ def check_agree(dataset: OfflineDataset, buffer: OfflineDataset) -> None:
         for name, field in (
             ("observations of shape", "observation_shape"),
             ("observations of type", "observation_dtype"),
+            ("parts of observations", "parts"),
             ("action dimensions", "action_dim"),
         )
         if getattr(ours, field) != getattr(theirs, field)

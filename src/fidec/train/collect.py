@@ -41,8 +41,8 @@ def make_explorer(algorithm: Algorithm, seed: int, action_dim: int) -> Any:
 
 
 def rows_of(transitions: list[Transition], spec: Spec, reward_shift: float) -> Rows:
-    """Transitions as the buffer stores them. Of stacked images the next observation is the newest frame alone."""
-    channels = spec.observation_shape[-1] // spec.frame_stack if spec.images else None
+    """Transitions as the buffer stores them. Of stacked observations the next one is the newest alone."""
+    newest = spec.newest(spec.inputs[0])
     actions = np.stack([each.action for each in transitions]).astype(np.float32)
     following = np.stack([each.next_observation for each in transitions])
     batch = Batch(
@@ -50,7 +50,7 @@ def rows_of(transitions: list[Transition], spec: Spec, reward_shift: float) -> R
         actions=actions,
         rewards=np.array([each.reward + reward_shift for each in transitions], np.float32),
         masks=np.array([not each.terminated for each in transitions], np.float32),
-        next_observations=following if channels is None else following[..., -channels:],
+        next_observations=following[..., -newest:],
         next_actions=actions,
     )
     return Rows(

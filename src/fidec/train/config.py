@@ -19,6 +19,7 @@ from fidec.data.windows import Window
 from fidec.errors import ConfigError, RunError
 from fidec.store.rundir import RunDirectory
 from fidec.store.schema import check
+from fidec.types import Part, Spec
 
 _BY_PROTOCOL = cast(int, None)  # None until `resolve` takes the value of the task's protocol
 _PROTOCOL_FIELDS = ("steps", "eval_interval", "eval_episodes")
@@ -156,7 +157,11 @@ class RunConfig:
     batch_size: int = 256
     """Transitions in a batch, drawn uniformly with replacement."""
     frame_stack: int = 3
-    """Images only: number of successive frames in an observation. 1 if the data's images are stacked already."""
+    """Images only: number of successive frames in an observation. 1 if the data's images are stacked already.
+    Vectors have --history."""
+    history: int = 1
+    """Vectors only: number of successive observations in an observation, the oldest first. Images have
+    --frame-stack."""
     normalize_observations: bool | None = None
     """Subtract the mean of each observation column of the data and divide by its standard deviation, in training and
     in the policy. By default on for your own data and off for a --task, as in its protocol. Images are never
@@ -254,7 +259,15 @@ class RunConfig:
             )
         _at_least(0, "online_steps", self.online_steps)
         _at_least(0 if self.online_steps else 1, "steps", self.steps)
-        positive = ("chunk", "batch_size", "frame_stack", "eval_episodes", "candidates", "keep_checkpoints")
+        positive = (
+            "chunk",
+            "batch_size",
+            "frame_stack",
+            "history",
+            "eval_episodes",
+            "candidates",
+            "keep_checkpoints",
+        )
         for name in (*positive, "log_interval", "checkpoint_interval"):
             _at_least(1, name, getattr(self, name))
         for name in ("seed", "eval_interval", "eval_envs", "flow_updates", "flow_refresh", "patience"):
@@ -389,6 +402,12 @@ def config_from_json(config: type, values: dict[str, Any]) -> Any:
     except ValueError as error:
         raise ConfigError(f"the options of {config.__name__}: {error}") from error
     return config(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+
+
+def spec_from_json(values: dict[str, Any]) -> Spec:
+    """A specification from JSON, also of a version without parts."""
+    spec = config_from_json(Spec, values)
+    return dataclasses.replace(spec, parts=tuple(config_from_json(Part, each) for each in spec.parts))
 
 
 def resolve_options(algo: str, preset: str, task: str | None, setting: str = "offline", **fields: Any) -> Any:

@@ -12,12 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from fidec import algos, rng
+from fidec.console import Output
 from fidec.data.feed import host_device
 from fidec.envs.evaluate import summarise
 from fidec.envs.factory import EnvFactory
 from fidec.envs.pool import EnvPool, Episode
 from fidec.envs.processes import EnvProcesses
 from fidec.errors import EnvError
+from fidec.parts import named
 from fidec.train.acting import lane_actor
 from fidec.types import Spec
 
@@ -70,7 +72,7 @@ class Evaluator:
     def start(self) -> EnvPool:
         """Start the environments if they are not running, and check that they fit the data."""
         if self._pool is None:
-            make_env = self.env.function(self.spec.frame_stack)
+            make_env = self.env.function(self.spec)
             self._pool = EnvPool(make_env, self._envs, name=self.env.name, step_timeout=self._timeout)
             check_spaces(self.env.name, self._pool, self.spec)
         return self._pool
@@ -124,21 +126,50 @@ class Evaluator:
 
 
 def check_spaces(name: str, envs: EnvProcesses, spec: Spec) -> None:
-    """Raise an EnvError if the environments' observations or actions are not those of the data."""
+    """Raise an EnvError if the environments' observations or actions are not those of the data.
+
+    Parts that the data does not have are named on stderr.
+    """
     low, high = spec.bounds
-    frames = f" ({spec.frame_stack} frames stacked)" if spec.frame_stack > 1 else ""
-    pairs = [
-        ("observations of shape", tuple(envs.observation_shape), tuple(spec.observation_shape)),
-        ("observations of type", envs.observation_dtype, spec.observation_dtype),
-        ("actions of dimension", envs.action_dim, spec.step_dim),
-    ]
-    for what, of_env, of_data in pairs:
-        if of_env != of_data:
-            raise EnvError(f"the environment {name} has {what} {of_env}, but the data has {of_data}{frames}")
+    _check_parts(name, envs.observation_shape, spec)
+    shapes, types = (named("", each) for each in (envs.observation_shape, envs.observation_dtype))
+    for part, key in zip(spec.inputs, shapes, strict=True):
+        count, of_part = spec.stack_of(part), f" in the part {part.name!r}" if part.name else ""
+        stacked = f" ({count} {'frames' if part.image else 'vectors'} stacked)" if count > 1 else ""
+        for what, of_env, of_data in (("shape", shapes[key], part.shape), ("type", types[key], part.dtype)):
+            if of_env != of_data:
+                raise EnvError(
+                    f"the environment {name} has observations of {what} {of_env}{of_part}, but the data has "
+                    f"{of_data}{stacked}"
+                )
+    if envs.action_dim != spec.step_dim:
+        raise EnvError(
+            f"the environment {name} has actions of dimension {envs.action_dim}, but the data has {spec.step_dim}"
+        )
+    if envs.unused_parts:
+        unused = ", ".join(envs.unused_parts)
+        Output().print(f"the policy does not use these parts of the observations of {name}: {unused}")
     if not (np.allclose(low, envs.action_low) and np.allclose(high, envs.action_high)):
         raise EnvError(
             f"the environment {name} has actions from {envs.action_low} to {envs.action_high}, but the data has "
             f"actions from {list(low)} to {list(high)}. The bounds must be equal: give the data's with action_low "
             "and action_high (of dataset_from_arrays, or as columns of an npz file), or change the environment's "
             "with gymnasium.wrappers.RescaleAction"
+        )
+
+
+def _check_parts(name: str, shape: Any, spec: Spec) -> None:
+    """The environment has the parts of the data."""
+    found, wanted = list(shape) if isinstance(shape, dict) else [], [part.name for part in spec.parts]
+    if not wanted and found:
+        raise EnvError(
+            f"the environment {name} has observations with the parts {', '.join(found)}, but the data has a single "
+            "array. Give the data the same parts (observations as a dictionary), or make one array of them, with "
+            "gymnasium.wrappers.FlattenObservation"
+        )
+    if missing := [each for each in wanted if each not in found]:
+        there = f"it has {', '.join(found)}" if found else "its observations are a single array"
+        raise EnvError(
+            f"the environment {name} has no part {', '.join(map(repr, missing))} in its observations: {there}, the "
+            f"data has {', '.join(wanted)}"
         )

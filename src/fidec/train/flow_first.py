@@ -145,7 +145,7 @@ def proposal_shapes(algorithm: Algorithm, spec: Spec, rows: int) -> Any:
     if algorithm.frozen is None or algorithm.frozen.propose is None:
         return None
     key = rng.stream(0, "propose")
-    observations = jax.ShapeDtypeStruct((rows, *spec.observation_shape), spec.observation_dtype)
+    observations = spec.observations(lambda part: jax.ShapeDtypeStruct((rows, *part.shape), part.dtype))
     return jax.eval_shape(algorithm.frozen.propose, jax.eval_shape(algorithm.init, key), observations, key)
 
 

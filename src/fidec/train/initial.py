@@ -24,7 +24,7 @@ from fidec.store import files, trees
 from fidec.store.checkpoint import STATE, Checkpoints
 from fidec.store.directories import replacing_directory
 from fidec.store.rundir import RunDirectory
-from fidec.train.config import RunConfig, config_from_json, read_config
+from fidec.train.config import RunConfig, read_config, spec_from_json
 from fidec.train.policy import load_policy
 from fidec.types import Spec
 
@@ -61,7 +61,7 @@ def read_initial(place: Path) -> Initial:
     """The copy that `save` made."""
     record = files.verify_manifest(place)
     files.check_schema(place / files.MANIFEST, record, Record)
-    spec = config_from_json(Spec, record["spec"])
+    spec = spec_from_json(record["spec"])
     return Initial(trees.load_flat(place / STATE), spec, record["origin"], files.sha256_file(place / STATE))
 
 
@@ -90,12 +90,14 @@ def with_initial(config: RunConfig) -> tuple[RunConfig, Initial]:
 
 def check_initial(config: RunConfig, initial: Initial, spec: Spec, template: Any) -> None:
     """Raise ConfigError if the state does not fit the data or the networks of this run."""
-    names = ("observation_shape", "observation_dtype", "chunk", "step_dim", "bounds", "frame_stack")
+    names = ("observation_shape", "observation_dtype", "chunk", "step_dim", "bounds", "frame_stack", "history")
     what = [
         f"{name} is {getattr(initial.spec, name)}, that of this run {getattr(spec, name)}"
         for name in names
         if getattr(spec, name) != getattr(initial.spec, name)
     ]
+    parts = [", ".join(map(str, each.parts)) or "none" for each in (initial.spec, spec)]
+    what += [f"observations have the parts {parts[0]}, those of this run {parts[1]}"] if parts[0] != parts[1] else []
     try:
         trees.unflatten_like(template, initial.arrays)
     except CheckpointError as error:

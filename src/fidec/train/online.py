@@ -330,7 +330,7 @@ def make_online(
     assert isinstance(feed.data, Source)
 
     def make_lanes() -> Lanes:
-        make_env = env.function(spec.frame_stack)
+        make_env = env.function(spec)
         lanes = Lanes(make_env, config.online.envs, name=env.name, step_timeout=config.eval_timeout)
         try:
             check_spaces(env.name, lanes, spec)

@@ -52,7 +52,7 @@ def open_sessions(
     initial = None if config.init_from is None else read_initial(directory.init)
     spec = spec_of(config, dataset, initial)
     algorithm = algos.get(config.algo).build(config.options, spec)
-    settings = {"window": config.window, "reward_scale": reward_factor(config, dataset)}
+    settings = {"window": config.window, "reward_scale": reward_factor(config, dataset), "history": config.history}
     sampling = Sampling.of(dataset.spec, config.frame_stack, config.augment, config.buffer_fraction, **settings)
     used, held = hold_out(dataset, config.held_out) if config.held_out else (dataset, None)
     sources = [used] if buffer is None else [used, buffer]
@@ -154,7 +154,7 @@ def _report(session: Session, start: Start, restored: Restored | None, initial: 
         )
     if initial is not None and restored is None:
         message(f"starts from {initial.origin}")
-        if session.spec.observation_mean is not None:
+        if session.spec.normalised:
             message("observations are normalised with the statistics of that run, not of this data")
     if restored is None and initial is None and (settling := describe_time_constant(start.config)) is not None:
         message(settling)

@@ -9,19 +9,27 @@ import numpy as np
 
 from fidec.data import OfflineDataset
 from fidec.errors import ConfigError, DataError, RunError
+from fidec.parts import Observations, map_parts
 from fidec.store.rundir import RunDirectory
 from fidec.train.config import RunConfig, read_config
 from fidec.train.policy import Policy
+from fidec.types import Spec
 
 
 def check_data(policy: Policy, dataset: OfflineDataset) -> None:
     """Raise `ConfigError` if the data has other shapes or bounds than the policy."""
-    ours, theirs = policy.spec, dataset.spec.stacked(policy.spec.frame_stack).chunked(policy.spec.chunk)
-    for field in ("observation_shape", "observation_dtype", "action_dim", "bounds"):
-        if getattr(ours, field) != getattr(theirs, field):
+    ours, spec = policy.spec, policy.spec
+    theirs = dataset.spec.stacked(spec.frame_stack, spec.history).chunked(spec.chunk)
+    facts = [
+        (field.replace("_", " "), getattr(theirs, field), getattr(ours, field))
+        for field in ("observation_shape", "observation_dtype", "action_dim", "bounds")
+    ]
+    parts = [", ".join(map(str, each.parts)) or "none" for each in (theirs, ours)]
+    for name, found, expected in [("list of parts", *parts), *facts]:
+        if found != expected:
             raise ConfigError(
-                f"{dataset.source} does not fit the policy: its {field.replace('_', ' ')} is "
-                f"{getattr(theirs, field)}, the policy's is {getattr(ours, field)}. Use data of the same task."
+                f"{dataset.source} does not fit the policy: its {name} is {found}, the policy's is {expected}. "
+                "Use data of the same task."
             )
 
 
@@ -52,10 +60,11 @@ def data_of(directory: Path, source: str | None = None, data_dir: Path | None = 
     return dataset
 
 
-def observations_at(dataset: OfflineDataset, rows: np.ndarray, frame_stack: int) -> np.ndarray:
-    """The policy's input at these rows; images are stacked with earlier frames of the same trajectory."""
-    if frame_stack == 1:
-        return dataset.observations[rows]
+def observations_at(dataset: OfflineDataset, rows: np.ndarray, spec: Spec) -> Observations:
+    """The policy's input at these rows, stacked with earlier observations of the same trajectory."""
     starts = dataset.episodes[np.searchsorted(dataset.episodes[:, 0], rows, side="right") - 1, 0]
-    frames = [dataset.observations[np.maximum(rows - i, starts)] for i in reversed(range(frame_stack))]
-    return np.concatenate(frames, axis=-1)
+
+    def stacked(array: np.ndarray, count: int) -> np.ndarray:
+        return np.concatenate([array[np.maximum(rows - i, starts)] for i in reversed(range(count))], axis=-1)
+
+    return map_parts(stacked, dataset.observations, spec.observations(spec.stack_of))

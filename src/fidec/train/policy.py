@@ -10,8 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
@@ -21,12 +20,13 @@ import numpy as np
 
 from fidec import algos, compilation, rng
 from fidec.errors import CheckpointError, ConfigError
+from fidec.parts import Frames, Observations, arrays_of, only_parts
 from fidec.store import files, trees
 from fidec.store.directories import read_directory, replacing_directory
 from fidec.store.rundir import runs_below
 from fidec.train.acting import dials, select_act
 from fidec.train.chunks import Player
-from fidec.train.config import config_from_json
+from fidec.train.config import config_from_json, spec_from_json
 from fidec.types import Spec
 
 MODEL = "model.safetensors"
@@ -58,8 +58,8 @@ class Policy:
     moves the actions of its base policy. `policy.reset(seed)` restarts the sequence of random numbers, so that a
     rollout can be repeated. The first call compiles; `policy.warm_up()` does it before a control loop starts. A later
     call that compiles again, for another batch size for example, says so with a `CompilationWarning`. A policy of
-    images takes several frames: `policy.frames()` stacks them. `spec` describes observations and actions, `state`
-    holds the arrays.
+    images takes several frames, and one with a history several vectors: `policy.frames()` stacks them. A policy of
+    several parts takes a dictionary. `spec` describes observations and actions, `state` holds the arrays.
     """
 
     def __init__(self, algo: str, options: Any, spec: Spec, state: Any, info: dict[str, Any] | None = None):
@@ -67,7 +67,7 @@ class Policy:
         self.info = info or {}
         self.algorithm = algos.get(algo).build(options, spec)
         self._state = self.algorithm.policy(state)
-        self._dtype = np.dtype(spec.observation_dtype)
+        self._names = tuple(part.name for part in spec.parts)
         self._ready: dict[tuple[Any, ...], _Compiled] = {}  # by shape of the observations and by arguments
         self.reset()
 
@@ -80,7 +80,7 @@ class Policy:
         spec, step = self.spec, self.info.get("step")
         trained = "" if step is None else f", trained for {step} steps"
         return (
-            f"Policy({self.algo}{trained}, observations {spec.observation_shape} {spec.observation_dtype}, "
+            f"Policy({self.algo}{trained}, observations {', '.join(map(str, spec.inputs))}, "
             f"actions {(spec.step_dim,) if spec.chunk == 1 else (spec.chunk, spec.step_dim)})"
         )
 
@@ -96,12 +96,11 @@ class Policy:
         whether they are 1 matters.
         """
         leading = () if batch is None else np.atleast_1d(batch).tolist()
-        observations = np.zeros((*leading, *self.spec.observation_shape), self._dtype)
-        self._prepare(observations, False, **{**_USUAL, **how})
+        self._prepare(self.spec.zeros(*leading), False, **{**_USUAL, **how})
 
     def _prepare(
         self,
-        observations: np.ndarray,
+        observations: Observations,
         warn: bool,
         /,
         candidates: int,
@@ -112,23 +111,47 @@ class Policy:
         """Check the arguments, and compile for them and for observations of this shape, unless that was done."""
         if candidates < 1:
             raise ConfigError(f"candidates must be at least 1, not {candidates}")
-        shape = self.spec.observation_shape
-        if observations.shape[-len(shape) :] != shape:
-            raise ConfigError(f"observations have shape {observations.shape}; the policy takes (..., {shape})")
+        self._check_shapes(observations)
         act = select_act(self.algorithm, candidates, return_base)
         factors = dials(act, noise=noise, strength=strength)
-        how = (observations.shape, candidates, return_base, noise == 1, strength == 1)
+        how = (_shapes(observations), candidates, return_base, noise == 1, strength == 1)
         if how in self._ready:
             return self._ready[how]
         if warn:
             chosen = {"candidates": candidates, "return_base": return_base, "noise": noise, "strength": strength}
-            warnings.warn(self._advice(observations.shape, **chosen), CompilationWarning, stacklevel=3)
+            warnings.warn(self._advice(observations, **chosen), CompilationWarning, stacklevel=3)
         self._ready[how] = _compile(act, self._state, observations, self._place(), factors)
         return self._ready[how]
 
-    def _advice(self, shape: tuple[int, ...], **how: Any) -> str:
+    def _observed(self, observations: Any) -> Observations:
+        """The parts of the policy as arrays; ConfigError for one that is missing or not finite."""
+        if not self._names and isinstance(observations, Mapping) and len(observations) == 1:
+            (observations,) = observations.values()  # as in the data
+        observations = self.spec.map(
+            lambda part, values: np.asarray(values, part.dtype), only_parts(observations, self._names)
+        )
+        for part, array in zip(self.spec.inputs, arrays_of(observations), strict=True):
+            # The sum of squares is finite only if all numbers are, and takes less time than `np.isfinite`.
+            if array.dtype.kind == "f" and not math.isfinite(np.vdot(array, array)):
+                _check_finite(part.name, array)
+        return observations
+
+    def _check_shapes(self, observations: Observations) -> None:
+        """Raise unless all parts have their shapes and the same leading axes."""
+        leading = self.spec.leading(observations)
+        for part, array in zip(self.spec.inputs, arrays_of(observations), strict=True):
+            if array.shape == (*leading, *part.shape):
+                continue
+            which = f" of the part {part.name!r}" if part.name else ""
+            count, width = self.spec.stack_of(part), self.spec.newest(part)
+            single = count > 1 and array.shape[-len(part.shape) :] == (*part.shape[:-1], width)
+            hint = f": {count} successive ones, which `policy.frames()` stacks" if single else ""
+            wanted = f"(..., {part.shape})" if not leading or part is self.spec.inputs[0] else (*leading, *part.shape)
+            raise ConfigError(f"observations{which} have shape {array.shape}; the policy takes {wanted}{hint}")
+
+    def _advice(self, observations: Observations, **how: Any) -> str:
         """What to say about a call that compiles."""
-        batch = shape[: -len(self.spec.observation_shape)]
+        batch, shape = self.spec.leading(observations), _shapes(observations)
         chosen = [f"{name}={value!r}" for name, value in how.items() if value != _USUAL[name]]
         words = ", ".join(([str(batch[0] if len(batch) == 1 else batch)] if batch else []) + chosen)
         return (
@@ -141,8 +164,8 @@ class Policy:
         return np.array((*self._key, self._calls), np.uint32)
 
     def frames(self) -> Frames:
-        """Stack the single frames of a control loop to observations of this policy."""
-        return Frames(self.spec.frame_stack)
+        """Stack the single observations of a control loop, images or vectors, to observations of this policy."""
+        return Frames(self.spec.observations(self.spec.stack_of))
 
     def player(self, replan: int | None = None, **how: Any) -> Player:
         """Play the policy step by step: one action for each observation, a new chunk every `replan` steps.
@@ -155,14 +178,14 @@ class Policy:
 
     def __call__(
         self,
-        observations: np.ndarray,
+        observations: Observations,
         *,
         candidates: int = 1,
         return_base: bool = False,
         noise: float = 1.0,
         strength: float = 1.0,
     ) -> Any:
-        """Actions for one observation or a batch.
+        """Actions for one observation or a batch: an array, or a dictionary of the parts, which may have more.
 
         With `candidates` > 1 the method draws that many actions for each observation and chooses one by value. With
         `return_base` the result is (actions, base actions): the latter are what the behaviour model proposed.
@@ -171,11 +194,8 @@ class Policy:
         observation. `strength` multiplies the displacement of methods that refine a base action: 1 acts as published,
         0 as the base policy. Candidates are chosen among the moved actions.
         """
-        observations = np.asarray(observations, self._dtype)
-        # The sum of squares is finite only if all numbers are, and takes less time than `np.isfinite`.
-        if self._dtype.kind == "f" and not math.isfinite(np.vdot(observations, observations)):
-            _check_finite(observations)
-        ready = self._ready.get((observations.shape, candidates, return_base, noise == 1, strength == 1))
+        observations = self._observed(observations)
+        ready = self._ready.get((_shapes(observations), candidates, return_base, noise == 1, strength == 1))
         if ready is None:
             ready = self._prepare(observations, bool(self._ready), candidates, return_base, noise, strength)
         factors = dials(ready.act, noise=noise, strength=strength)
@@ -215,7 +235,7 @@ class _Compiled(NamedTuple):
 
 
 def _compile(
-    act: Callable[..., Any], state: Any, observations: np.ndarray, place: np.ndarray, factors: dict[str, Any]
+    act: Callable[..., Any], state: Any, observations: Observations, place: np.ndarray, factors: dict[str, Any]
 ) -> _Compiled:
     """Compile `act` for such arguments, so that a call takes little more time than its computation.
 
@@ -244,33 +264,22 @@ def _compile(
     return compiled
 
 
-def _check_finite(observations: np.ndarray) -> None:
+def _shapes(observations: Observations) -> Any:
+    """The shape of an array, or the shapes of all parts."""
+    if isinstance(observations, dict):
+        return tuple((name, array.shape) for name, array in observations.items())
+    return observations.shape
+
+
+def _check_finite(part: str, observations: np.ndarray) -> None:
     finite = np.isfinite(observations)
     if not finite.all():
         first = tuple(int(i) for i in np.argwhere(~finite)[0])
+        which = f" of the part {part!r}" if part else ""
         raise ConfigError(
-            f"the observation at index {first[0] if len(first) == 1 else first} is {observations[first]}: "
+            f"the observation{which} at index {first[0] if len(first) == 1 else first} is {observations[first]}: "
             "a policy needs finite numbers. Check the sensor, or hold its last value"
         )
-
-
-class Frames:
-    """The last frames of an episode along the channels, the oldest first, as in the data that was trained on.
-
-    `frames.reset()` begins an episode; `observation = frames(frame)` adds a frame. The first frame is repeated.
-    """
-
-    def __init__(self, count: int):
-        self._frames: deque[np.ndarray] = deque(maxlen=count)
-
-    def reset(self) -> None:
-        self._frames.clear()
-
-    def __call__(self, frame: np.ndarray) -> np.ndarray:
-        frame = np.array(frame)  # a copy: a camera may draw every frame into one array
-        missing = (self._frames.maxlen or 1) - len(self._frames)
-        self._frames.extend([frame] * (missing if not self._frames else 1))
-        return np.concatenate(self._frames, axis=-1)
 
 
 def policy_directory(directory: str | Path) -> Path:
@@ -319,7 +328,7 @@ def _runs_in(directory: Path) -> str:
 def _from_card(directory: Path, card: dict[str, Any]) -> Policy:
     if card.get("format") != FORMAT:
         raise CheckpointError(f"{directory / CARD} has format {card.get('format')!r}, this fidec reads {FORMAT}")
-    spec = config_from_json(Spec, card["spec"])
+    spec = spec_from_json(card["spec"])
     _check_spec(directory / CARD, spec)
     method = algos.get(card["algo"])
     options = config_from_json(method.config_for(card["options"]), card["options"])
@@ -340,15 +349,20 @@ def _check_spec(path: Path, spec: Spec) -> None:
     def refuse(text: str) -> CheckpointError:
         return CheckpointError(f"{path}: {text}. The policy was changed or written by another program.")
 
-    if min(*spec.observation_shape, spec.action_dim, spec.frame_stack, len(spec.observation_shape)) < 1:
-        raise refuse("observation_shape, action_dim and frame_stack have to be positive")
+    sizes = [size for part in spec.inputs for size in (len(part.shape), *part.shape)]
+    if min(*sizes, spec.action_dim, spec.frame_stack, spec.history) < 1:
+        raise refuse("observation_shape, action_dim, frame_stack and history have to be positive")
+    names = [part.name for part in spec.parts]
+    if names != sorted(set(names)) or (spec.parts and (spec.observation_shape or len(names) < 2)):
+        raise refuse("parts have to be at least two, sorted by name, in the place of observation_shape")
+    if any(part.shape[-1] % spec.stack_of(part) for part in spec.inputs):
+        raise refuse("frame_stack and history have to divide the last axis of observations")
     if not 1 <= spec.replan <= spec.chunk or spec.action_dim % spec.chunk:
         raise refuse("chunk has to divide action_dim, and replan has to lie between 1 and chunk")
-    for first, second, shape in (
-        ("action_low", "action_high", (spec.step_dim,)),
-        ("observation_mean", "observation_std", spec.observation_shape),
-    ):
-        values = [getattr(spec, first), getattr(spec, second)]
+    pairs = [("action_low", "action_high", (spec.step_dim,), [spec.action_low, spec.action_high])]
+    for part in spec.inputs:
+        pairs.append(("observation_mean", "observation_std", part.shape, [part.mean, part.std]))
+    for first, second, shape, values in pairs:
         if values == [None, None]:
             continue
         for name, value in zip((first, second), values, strict=True):

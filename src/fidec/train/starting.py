@@ -20,7 +20,7 @@ from fidec.train.config import OnlineConfig, RunConfig, read_config, task_option
 from fidec.train.configfile import ARRAYS
 from fidec.train.initial import Initial, with_initial
 from fidec.train.resolve import resolve, resolve_online
-from fidec.types import Spec
+from fidec.types import Part, Spec
 
 
 class Start(NamedTuple):
@@ -138,18 +138,32 @@ def check_differ_in_seed(starts: Sequence[Start]) -> None:
 
 
 def spec_of(config: RunConfig, dataset: OfflineDataset, initial: Initial | None = None) -> Spec:
-    """What the method knows about the data: stacked frames, or the statistics of the observations.
+    """What the method knows about the data: stacked observations, and the statistics of vectors.
 
     Networks of another run (`initial`) keep its statistics: with those of this data they would see other inputs.
     """
-    spec = dataset.spec.stacked(config.frame_stack).chunked(config.chunk, config.replan)
-    if spec.images or not config.normalize_observations:
-        return spec
-    if initial is None:
-        mean, std = dataset.observation_statistics
-    else:
-        mean, std = initial.spec.observation_mean, initial.spec.observation_std
-    return dataclasses.replace(spec, observation_mean=mean, observation_std=std)
+    spec = dataset.spec
+    if config.normalize_observations and initial is None:
+        spec = spec.replace_inputs([_with_statistics(part, dataset) for part in spec.inputs])
+    spec = spec.stacked(config.frame_stack, config.history).chunked(config.chunk, config.replan)
+    if config.normalize_observations and initial is not None:
+        known = {part.name: part for part in initial.spec.inputs}
+        parts = [
+            dataclasses.replace(part, mean=known[part.name].mean, std=known[part.name].std)
+            for part in spec.inputs
+            if part.name in known  # `check_initial` names those that are not
+        ]
+        spec = spec.replace_inputs(parts) if len(parts) == len(spec.inputs) else spec
+    return spec
+
+
+def _with_statistics(part: Part, dataset: OfflineDataset) -> Part:
+    """The part with the mean and the standard deviation of the data; images stay as they are."""
+    if part.image:
+        return part
+    found = dataset.observation_statistics
+    mean, std = found[part.name] if part.name else found
+    return dataclasses.replace(part, mean=mean, std=std)
 
 
 def _with_env(config: RunConfig, directory: RunDirectory, env: str | MakeEnv | None) -> RunConfig:

@@ -74,6 +74,6 @@ class OpenWindows:
 
 
 def _following(step: Batch) -> np.ndarray:
-    """The observation after a step. Of stacked frames the rows have the newest one alone."""
+    """The observation after a step. Of stacked ones the rows have the newest alone."""
     seen, following = step.observations, step.next_observations
     return following if seen.shape == following.shape else images.push(seen, following, np)

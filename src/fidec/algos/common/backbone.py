@@ -119,25 +119,33 @@ class BehaviourConfig(FlowConfig):
 
 def require_flat(spec: Spec, method: str) -> None:
     """Raise ConfigError for images, for methods whose published networks take vectors only."""
-    if len(spec.observation_shape) != 1:
-        raise ConfigError(f"{method} takes flat observations, not of shape {spec.observation_shape}")
+    for part in spec.inputs:
+        if len(part.shape) != 1:
+            which = f": the part {part.name!r} is an image. Leave it out, or choose a method with an encoder"
+            raise ConfigError(
+                f"{method} takes flat observations, not of shape {part.shape}{which if part.name else ''}"
+            )
 
 
-def encoder(spec: Spec) -> nn.Impala | None:
+def encoder(spec: Spec) -> nn.Impala | nn.Parts | None:
     """The encoder of observations: convolutions for images, None for vectors."""
-    if len(spec.observation_shape) not in (1, 3):
-        raise ConfigError(
-            f"observations must be vectors or images (height, width, channels), not of shape {spec.observation_shape}"
-        )
-    if spec.images and spec.observation_dtype != "uint8":  # the encoder divides by 255
-        raise ConfigError(f"images must be uint8, from 0 to 255, not {spec.observation_dtype}")
+    for part in spec.inputs:
+        which = f"of the part {part.name!r} " if part.name else ""
+        if len(part.shape) not in (1, 3):
+            raise ConfigError(
+                f"observations {which}must be vectors or images (height, width, channels), not of shape {part.shape}"
+            )
+        if part.image and part.dtype != "uint8":  # the encoder divides by 255
+            raise ConfigError(f"images {which}must be uint8, from 0 to 255, not {part.dtype}")
+    if spec.parts:
+        return nn.Parts(tuple(part.name for part in spec.parts if part.image))
     return nn.Impala() if spec.images else None
 
 
 def init_modules(key: PRNGKey, networks: Mapping[str, tuple[Any, str]], spec: Spec) -> dict[str, Params]:
     """Parameters by module. `networks` gives each network and its inputs: s(tate), a(ction), t(ime)."""
     examples = {
-        "s": jnp.zeros((1, *spec.observation_shape), spec.observation_dtype),
+        "s": jax.tree.map(jnp.asarray, spec.zeros(1)),
         "a": jnp.zeros((1, spec.action_dim)),
         "t": jnp.zeros((1, 1)),
     }
@@ -224,8 +232,7 @@ def keep_params(state: State, *modules: str) -> State:
 
 def noise_for(key: PRNGKey, observations: Any, spec: Spec, number: int) -> jax.Array:
     """Standard normal (number, *batch, d): `number` draws for each observation."""
-    batch = observations.shape[: len(observations.shape) - len(spec.observation_shape)]
-    return jax.random.normal(key, (number, *batch, spec.action_dim))
+    return jax.random.normal(key, (number, *spec.leading(observations), spec.action_dim))
 
 
 class FlowPolicy:

@@ -13,6 +13,7 @@ from functools import cache, wraps
 from typing import Any, Literal, NamedTuple, Protocol, get_args, get_origin, get_type_hints, runtime_checkable
 
 from fidec.errors import ConfigError
+from fidec.parts import arrays_of
 from fidec.register import Register, unknown
 from fidec.types import ArrayLike, Batch, Metrics, PRNGKey, Spec
 
@@ -203,9 +204,10 @@ class Method:
     parity: str = ""
 
     def build(self, options: Any, spec: Spec) -> Algorithm:
-        """The algorithm, with observations normalised before every network if the specification has statistics."""
-        algorithm = self.make(options, spec)
-        return algorithm if spec.observation_mean is None else _normalised(algorithm, spec)
+        """The algorithm on observations as they are stored: vectors are normalised if the specification has
+        statistics, and joined if there are several and no image, before every network."""
+        algorithm = self.make(options, spec.joined)
+        return _prepared(algorithm, spec) if spec.normalised or spec.joined is not spec else algorithm
 
     def config_for(self, options: Mapping[str, Any]) -> type:
         """The type of the configuration with these options: `config`, with the fields of its parts."""
@@ -234,29 +236,37 @@ class Method:
         return unknown(f"option of {self.name}", name, known, advice)
 
 
-def _normalised(algorithm: Algorithm, spec: Spec) -> Algorithm:
-    """The algorithm on normalised observations. Batches, environments and users have theirs in the data's units."""
+def prepare(spec: Spec, observations: Any) -> Any:
+    """Observations as networks take them: normalised, and one vector if there are several and no image."""
+    import jax.numpy as jnp  # here, because the register of methods is read without JAX
+
+    observations = spec.normalise(observations)
+    return observations if spec.joined is spec else jnp.concatenate(arrays_of(observations), axis=-1)
+
+
+def _prepared(algorithm: Algorithm, spec: Spec) -> Algorithm:
+    """The algorithm on prepared observations. Batches, environments and users have theirs in the data's units."""
 
     def on_batches(update):  # or validate
         def call(state, batch, key):
-            observations, following = spec.normalise(batch.observations), spec.normalise(batch.next_observations)
+            observations, following = prepare(spec, batch.observations), prepare(spec, batch.next_observations)
             return update(state, batch._replace(observations=observations, next_observations=following), key)
 
         return update and call
 
-    def on_normalised(function):
+    def on_prepared(function):
         if function is None:
             return None
 
         @wraps(function)
         def call(state, observations, *args, **options):
-            return function(state, spec.normalise(observations), *args, **options)
+            return function(state, prepare(spec, observations), *args, **options)
 
         return call
 
-    frozen = algorithm.frozen and Frozen(on_batches(algorithm.frozen.update), on_normalised(algorithm.frozen.propose))
+    frozen = algorithm.frozen and Frozen(on_batches(algorithm.frozen.update), on_prepared(algorithm.frozen.propose))
     acting = ("act", "transport", "explore", "act_with_base", "choose")
-    functions = {name: on_normalised(getattr(algorithm, name)) for name in acting}
+    functions = {name: on_prepared(getattr(algorithm, name)) for name in acting}
     functions |= {"update": on_batches(algorithm.update), "validate": on_batches(algorithm.validate)}
     return algorithm._replace(frozen=frozen, **functions)
 

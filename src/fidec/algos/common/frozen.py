@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fidec.algos.common.backbone import FlowPolicy
+from fidec.parts import rows_of
 from fidec.types import Params, PRNGKey
 
 Further = Callable[[jax.Array, jax.Array, jax.Array], dict[str, jax.Array]]
@@ -29,8 +30,8 @@ def propose(
     `further(observations, noise, actions)` gives other arrays to store, with a row for each action. `of_states` gives
     arrays with a row for each observation, from its samples; they are stored as "states".
     """
-    observations = jnp.repeat(observations, count, axis=0)
-    noise = jax.random.normal(key, (len(observations), flow.action_dim))
+    observations = jax.tree.map(lambda part: jnp.repeat(part, count, axis=0), observations)
+    noise = jax.random.normal(key, (rows_of(observations), flow.action_dim))
     actions = flow.sample(params, observations, noise)
     found = {"actions": actions, **further(observations, noise, actions)}
     found = jax.tree.map(lambda rows: rows.reshape(-1, count, *rows.shape[1:]), found)

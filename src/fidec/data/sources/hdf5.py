@@ -20,7 +20,7 @@ def load(what: str, *, cache_dir: CacheDir = None, **bounds: object) -> OfflineD
     columns: dict[str, Any] = {**read_columns(file, FILE_KEYS, needed=("observations", "actions"))}
     if "terminals" in columns:
         # Rows that are both terminal and timed out are task ends in D4RL.
-        rows = columns["observations"].shape[:1]
+        rows = columns["actions"].shape[:1]
         columns["masks"] = ~flag_vector(str(file), "terminals", columns["terminals"], rows[0] if rows else 0)
     return dataset_from_file(columns, file, f"hdf5:{what}", **bounds)
 
