@@ -1,38 +1,25 @@
 """LeRobot's own writer and reader, run by a Python that has lerobot (see tests/data/test_lerobot_own.py).
 
-python lerobot_tool.py write DIR EXPECTED.npz [--episodes N] [--image]
+python lerobot_tool.py write DIR [image]
 python lerobot_tool.py read DIR FOUND.npz
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
-from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
-STEPS, FPS = 12, 10
-SIZES = {"front": (96, 128), "wrist": (64, 64)}
+STEPS, EPISODES, FPS = 12, 3, 10
+SIZES = {"observation.images.front": (96, 128), "observation.images.wrist": (64, 64)}
 
 
-def write(root: str, expected: str, episodes: int = 3, kind: str = "video") -> None:
-    features = {
-        "observation.state": {"dtype": "float32", "shape": (5,), "names": None},
-        "action": {"dtype": "float32", "shape": (2,), "names": None},
-        "next.reward": {"dtype": "float32", "shape": (1,), "names": None},
-        "next.done": {"dtype": "bool", "shape": (1,), "names": None},
-        "next.success": {"dtype": "bool", "shape": (1,), "names": None},
-    }
-    axes = ["height", "width", "channels"]
-    features |= {
-        f"observation.images.{name}": {"dtype": kind, "shape": (*size, 3), "names": axes}
-        for name, size in SIZES.items()
-    }
-    dataset = LeRobotDataset.create(
-        "fidec/test", fps=FPS, features=features, root=root, robot_type="none", use_videos=kind == "video"
-    )
-    rng, kept = np.random.default_rng(0), []
-    for episode in range(episodes):
+def rows() -> Iterator[dict[str, Any]]:
+    """The frames of all episodes. Every second episode ends with success."""
+    rng = np.random.default_rng(0)
+    for episode in range(EPISODES):
         for step in range(STEPS):
             last = step == STEPS - 1
             row = {
@@ -42,12 +29,7 @@ def write(root: str, expected: str, episodes: int = 3, kind: str = "video") -> N
                 "next.done": np.array([last]),
                 "next.success": np.array([last and episode % 2 == 0]),
             }
-            row |= {f"observation.images.{name}": image(episode, step, size) for name, size in SIZES.items()}
-            dataset.add_frame({**row, "task": "touch the cube"})
-            kept.append(row | {"episode": episode})
-        dataset.save_episode()
-    dataset.finalize()
-    np.savez(expected, **{key: np.stack([row[key] for row in kept]) for key in kept[0]})
+            yield row | {name: image(episode, step, size) for name, size in SIZES.items()}
 
 
 def image(episode: int, step: int, size: tuple[int, int]) -> np.ndarray:
@@ -58,8 +40,35 @@ def image(episode: int, step: int, size: tuple[int, int]) -> np.ndarray:
     return picture.clip(0, 255).astype(np.uint8)
 
 
+def write(root: str, kind: str = "video") -> None:
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    features: dict[str, Any] = {
+        name: {"dtype": dtype, "shape": shape, "names": None}
+        for name, dtype, shape in (
+            ("observation.state", "float32", (5,)),
+            ("action", "float32", (2,)),
+            ("next.reward", "float32", (1,)),
+            ("next.done", "bool", (1,)),
+            ("next.success", "bool", (1,)),
+        )
+    }
+    axes = ["height", "width", "channels"]
+    features |= {name: {"dtype": kind, "shape": (*size, 3), "names": axes} for name, size in SIZES.items()}
+    dataset = LeRobotDataset.create(
+        "fidec/test", fps=FPS, features=features, root=root, robot_type="none", use_videos=kind == "video"
+    )
+    for number, row in enumerate(rows()):
+        dataset.add_frame({**row, "task": "touch the cube"})
+        if number % STEPS == STEPS - 1:
+            dataset.save_episode()
+    dataset.finalize()
+
+
 def read(root: str, found: str) -> None:
     """All rows as LeRobot itself reads them. Images become (height, width, 3) uint8."""
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
     dataset = LeRobotDataset("fidec/test", root=root)
     columns: dict[str, list[np.ndarray]] = {}
     for row in (dataset[index] for index in range(len(dataset))):
@@ -69,12 +78,9 @@ def read(root: str, found: str) -> None:
                 if array.ndim == 3:
                     array = np.rint(255 * array.transpose(1, 2, 0)).astype(np.uint8)
                 columns.setdefault(key, []).append(array)
-    np.savez(found, **{key: np.stack(values) for key, values in columns.items()})
+    arrays: dict[str, Any] = {key: np.stack(values) for key, values in columns.items()}
+    np.savez(found, **arrays)
 
 
 if __name__ == "__main__":
-    command, root, arrays, *rest = sys.argv[1:]
-    if command == "read":
-        read(root, arrays)
-    else:
-        write(root, arrays, kind="image" if "--image" in rest else "video")
+    {"write": write, "read": read}[sys.argv[1]](*sys.argv[2:])

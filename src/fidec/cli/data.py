@@ -1,16 +1,19 @@
-"""`fidec data make | get | list | show | check | map`."""
+"""`fidec data make | get | list | show | check | convert | map`."""
 
 from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from fidec.cli.output import print_json, print_table, subcommands
+
+if TYPE_CHECKING:
+    from fidec.data.dataset import OfflineDataset
 
 
 @dataclass(frozen=True)
@@ -82,13 +85,42 @@ class SourceArgs:
     path of a data file."""
     data_dir: Path | None = None
     """Directory of the data files; by default the cache directory."""
+    action_low: tuple[float, ...] | None = None
+    """Lowest actions, one number or one for each dimension, if the data does not store its bounds."""
+    action_high: tuple[float, ...] | None = None
+    """Highest actions."""
     json: bool = False
     """Print as JSON."""
 
 
 @dataclass(frozen=True)
+class ShowArgs(SourceArgs):
+    """Describe a data set: shapes, ranges, episodes, rewards, hash."""
+
+    page: Path | None = None
+    """Also draw it as one HTML file, which needs no network: episodes, histograms, frames, findings."""
+
+
+@dataclass(frozen=True)
 class CheckArgs(SourceArgs):
     """Check a data set and explain the findings. The exit code is 1 if there is an error."""
+
+
+@dataclass(frozen=True)
+class ConvertArgs(SourceArgs):
+    """Write a data set in another format, read it again, and say what the format cannot hold.
+
+    The content's hash before and after is printed. The two are equal if nothing was lost.
+    """
+
+    to: Literal["npz", "minari", "lerobot"] = "npz"
+    """Format: a NumPy archive, which holds everything; Minari's HDF5 layout; or LeRobotDataset v3.0."""
+    out: Path | None = None
+    """The file (npz) or the directory to write. Minari needs a name with a version, such as mine-v0."""
+    fps: int = 10
+    """Frames a second, for LeRobot."""
+    overwrite: bool = False
+    """Replace what is there."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +143,9 @@ def main(argv: list[str]) -> int:
         "make": (MakeArgs, _make, "make an OGBench data set with OGBench's scripted oracles"),
         "get": (GetArgs, _get, "download an official OGBench or D4RL data set"),
         "list": (ListArgs, _list, "list the data files of the cache, and what can be made"),
-        "show": (SourceArgs, _show, "describe a data set in numbers"),
+        "show": (ShowArgs, _show, "describe a data set in numbers, or as a page"),
         "check": (CheckArgs, _check, "check a data set and explain the findings"),
+        "convert": (ConvertArgs, _convert, "write a data set in another format"),
         "map": (MapArgs, _map, "propose a mapping file for CSV or Parquet tables"),
     }
     return subcommands("fidec data", commands, argv)
@@ -207,23 +240,33 @@ def _map(args: MapArgs) -> int:
     return 0
 
 
-def _show(args: SourceArgs) -> int:
-    from fidec.data.describe import describe_dataset, description_text
+def _load(args: SourceArgs) -> OfflineDataset:
     from fidec.data.source import load_dataset
 
-    facts = describe_dataset(load_dataset(args.source, cache_dir=args.data_dir))
+    bounds = {"action_low": args.action_low, "action_high": args.action_high}
+    return load_dataset(args.source, cache_dir=args.data_dir, **bounds)
+
+
+def _show(args: ShowArgs) -> int:
+    from fidec.data.describe import describe_dataset, description_text
+
+    dataset = _load(args)
+    facts = describe_dataset(dataset)
     if args.json:
         print_json(facts)
     else:
         print(description_text(facts))
+    if args.page is not None:
+        from fidec.report.page.dataset import write_data_page
+
+        print(f"page: {write_data_page(dataset, args.page)}", file=sys.stderr)
     return 0
 
 
 def _check(args: CheckArgs) -> int:
     from fidec.data.check import check_dataset
-    from fidec.data.source import load_dataset
 
-    report = check_dataset(load_dataset(args.source, cache_dir=args.data_dir))
+    report = check_dataset(_load(args))
     if args.json:
         print_json(report.to_json())
     else:
@@ -231,4 +274,24 @@ def _check(args: CheckArgs) -> int:
     if report.worst == "error":
         print("fidec data check: the data set has errors", file=sys.stderr)
         return 1
+    return 0
+
+
+def _convert(args: ConvertArgs) -> int:
+    from fidec.data.convert import convert
+    from fidec.errors import ConfigError
+
+    if args.out is None:
+        raise ConfigError("give --out, the file or the directory to write")
+    made = convert(_load(args), args.to, args.out, overwrite=args.overwrite, fps=args.fps)
+    if args.json:
+        print_json({**asdict(made), "path": str(made.path)})
+        return 0
+    print(f"{made.path}: load it as {made.source}")
+    print(f"sha256 before   {made.sha256_before}\nsha256 after    {made.sha256_after}")
+    for kind, sentences in (("lost", made.lost), ("note", made.notes)):
+        for sentence in sentences:
+            print(f"{kind:<15} {sentence}")
+    if not made.lost:
+        print("nothing was lost")
     return 0

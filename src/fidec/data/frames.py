@@ -62,9 +62,8 @@ def _decode(path: Path, container: Any, size: tuple[int, int]) -> Iterator[Any]:
     last = None
     for frame in container.decode(stream):
         if (frame.height, frame.width) != size:
-            raise DataError(
-                f"{path}: a frame has {frame.height} x {frame.width} pixels, and info.json says {size[0]} x {size[1]}."
-            )
+            found, declared = f"{frame.height} x {frame.width}", f"{size[0]} x {size[1]}"
+            raise DataError(f"{path}: a frame has {found} pixels, and info.json says {declared}.")
         if frame.is_corrupt:
             raise DataError(f"{path}: the frame at {frame.time} s is damaged.")
         if frame.time is None or (last is not None and frame.time <= last):

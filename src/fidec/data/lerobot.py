@@ -158,6 +158,7 @@ def inside(root: Path, path: Path) -> Path:
     """
     real, whole = path.resolve(), root.resolve()
     roots = [whole, whole.parent.parent / "blobs"] if whole.parent.name == "snapshots" else [whole]
-    if ".." in path.relative_to(root).parts or not any(real.is_relative_to(each) for each in roots):
+    below = path.is_relative_to(root) and ".." not in path.relative_to(root).parts
+    if not below or not any(real.is_relative_to(each) for each in roots):
         raise DataError(f"{path}: leads out of the data set {root}, to {real}; not read.")
     return path

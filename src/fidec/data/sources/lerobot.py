@@ -4,9 +4,9 @@ data/**/*.parquet     one row a frame: observation.*, action, episode_index, fra
                       next.reward, next.done, next.truncated, next.success
 videos/               one MP4 file an episode (v2), or many episodes one after another (v3.0)
 
-The observation is all vectors `observation.*`: `observation.state` first, the others in sorted order. Cameras are read
-if they are named: `lerobot:DIR?cameras=front,wrist&size=64x64`. An episode that ends with `next.success`, or with
-`next.done` and without `next.truncated`, ends the task; all others were cut.
+The observation is all vectors `observation.*`: `observation.state` first, the others in sorted order. Cameras are
+read if they are named: `lerobot:DIR?cameras=front,wrist&size=64x64`. An episode that ends with `next.success`, or
+with `next.done` and without `next.truncated`, ends the task; all others were cut.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _flat(array: np.ndarray) -> np.ndarray:
     return array.reshape(len(array), -1).astype(np.float32)
 
 
-# --- cameras ---------------------------------------------------------------------------------------------------------
+# --- cameras --------------------------------------------------------------------------------------------------------
 
 
 def _frames(
