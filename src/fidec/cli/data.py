@@ -49,7 +49,7 @@ class MakeArgs:
 
 @dataclass(frozen=True)
 class GetArgs:
-    """Download the official files of an OGBench or D4RL data set into the cache directory.
+    """Download an OGBench or D4RL data set, or a LeRobot data set of the Hugging Face hub, into the cache directory.
 
     Several hosts are tried. After an interruption the same command continues. A file gets its name when it is
     complete and checked; its SHA-256 is recorded and checked at every use. The variables HTTPS_PROXY, HTTP_PROXY and
@@ -57,13 +57,16 @@ class GetArgs:
     """
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ID")]
-    """Data set (cube-single-play-v0) or task (cube-single-play-singletask-task2-v0, antmaze-large-play-v2)."""
+    """Data set (cube-single-play-v0), task (cube-single-play-singletask-task2-v0, antmaze-large-play-v2), or
+    hf:OWNER/NAME of the hub, at its newest commit or at hf:OWNER/NAME@REVISION."""
     data_dir: Path | None = None
     """Where to write; by default the cache directory."""
     url: str | None = None
     """Download from this address instead: a directory with the files, or the file itself."""
     no_val: bool = False
     """Leave out OGBench's validation file. OGBench's own loader requires it; D4RL has none."""
+    no_videos: bool = False
+    """Leave out the videos of a LeRobot data set; its cameras cannot be read then."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +84,8 @@ class SourceArgs:
     """Describe a data set: shapes, ranges, episodes, rewards, hash."""
 
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
-    """ogbench:ID, d4rl:ID, npz:PATH, hdf5:PATH, minari:ID, table:PATH, robomimic:PATH, lerobot:DIR, a task id, or the
-    path of a data file."""
+    """ogbench:ID, d4rl:ID, npz:PATH, hdf5:PATH, minari:ID, table:PATH, robomimic:PATH, lerobot:DIR, hf:ID, a task id,
+    or the path of a data file. Cameras of a robot's data are named after it: lerobot:DIR?cameras=front&size=64x64."""
     data_dir: Path | None = None
     """Directory of the data files; by default the cache directory."""
     action_low: tuple[float, ...] | None = None
@@ -141,7 +144,7 @@ class MapArgs:
 def main(argv: list[str]) -> int:
     commands = {
         "make": (MakeArgs, _make, "make an OGBench data set with OGBench's scripted oracles"),
-        "get": (GetArgs, _get, "download an official OGBench or D4RL data set"),
+        "get": (GetArgs, _get, "download an official OGBench or D4RL data set, or one of the hub"),
         "list": (ListArgs, _list, "list the data files of the cache, and what can be made"),
         "show": (ShowArgs, _show, "describe a data set in numbers, or as a page"),
         "check": (CheckArgs, _check, "check a data set and explain the findings"),
@@ -186,7 +189,14 @@ def _make(args: MakeArgs) -> int:
 
 def _get(args: GetArgs) -> int:
     from fidec.data.download import download
+    from fidec.data.hub import download_hub
+    from fidec.errors import ConfigError
 
+    if args.name.startswith("hf:"):
+        if args.url is not None:
+            raise ConfigError("--url is for OGBench and D4RL; another address of the hub is in HF_ENDPOINT")
+        print(download_hub(args.name.removeprefix("hf:"), args.data_dir, videos=not args.no_videos))
+        return 0
     for path in download(args.name, args.data_dir, url=args.url, val=not args.no_val):
         print(path)
     return 0

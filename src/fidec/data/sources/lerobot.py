@@ -41,9 +41,15 @@ def load(what: str, *, cache_dir: CacheDir = None, action_low: Any = None, actio
 
 
 def load_folder(
-    root: Path, cameras: Cameras, name: str, source: str, action_low: Any = None, action_high: Any = None
+    root: Path,
+    cameras: Cameras,
+    name: str,
+    source: str,
+    action_low: Any = None,
+    action_high: Any = None,
+    facts: dict[str, Any] | None = None,
 ) -> OfflineDataset:
-    """The data set in a directory."""
+    """The data set in a directory. `facts` are added to its `info`."""
     layout = read_layout(root)
     chosen = cameras.chosen(str(root), list(layout.cameras))
     if not layout.vectors and not chosen:
@@ -74,7 +80,7 @@ def load_folder(
         "action_low": action_low,
         "action_high": action_high,
     }
-    info: dict[str, Any] = {"file": str(root.absolute()), "observation_keys": list(layout.vectors)}
+    info: dict[str, Any] = {"file": str(root.absolute()), "observation_keys": list(layout.vectors), **(facts or {})}
     info |= {"cameras": chosen} if chosen else {}
     left_out = [camera for camera in layout.cameras if camera not in chosen.values()]
     info |= {"left_out": left_out} if left_out else {}
