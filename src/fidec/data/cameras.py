@@ -90,22 +90,20 @@ def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """
     if image.shape[:2] == size:
         return image
-    sums = _sums(_sums(image.astype(np.int64), size[0]).swapaxes(0, 1), size[1]).swapaxes(0, 1)
+    rows = _sums(image, size[0], np.int32).swapaxes(0, 1)
+    sums = _sums(np.ascontiguousarray(rows), size[1], np.int64).swapaxes(0, 1)
     area = image.shape[0] * image.shape[1]
     return ((2 * sums + area) // (2 * area)).astype(np.uint8)  # rounded, halves up
 
 
-def _sums(values: np.ndarray, count: int) -> np.ndarray:
+def _sums(values: np.ndarray, count: int, dtype: type) -> np.ndarray:
     """Sums over `count` equal parts of the first axis, times `count` so that they are whole numbers."""
-    length = len(values)
-    if length % count == 0:
-        return count * values.reshape(count, length // count, *values.shape[1:]).sum(axis=1)
-    edges = np.arange(count + 1) * length  # in units of 1 / count of a pixel
-    whole, rest = np.divmod(edges, count)
-    total = np.concatenate([np.zeros_like(values[:1]), np.cumsum(values, axis=0)])
-    shape = (-1,) + (1,) * (values.ndim - 1)
-    upto = count * total[whole] + rest.reshape(shape) * values[np.minimum(whole, length - 1)]
-    return np.diff(upto, axis=0)
+    whole, rest = np.divmod(np.arange(count + 1) * len(values), count)  # where parts begin: pixel, and 1 / count of it
+    sums = np.add.reduceat(values, whole[:-1], axis=0, dtype=dtype)
+    sums[whole[1:] == whole[:-1]] = 0  # parts smaller than a pixel
+    edges = values[np.minimum(whole, len(values) - 1)].astype(dtype)
+    edges *= rest.astype(dtype).reshape(-1, *(1,) * (values.ndim - 1))
+    return count * sums - edges[:-1] + edges[1:]
 
 
 Frames = Iterator[tuple[int, np.ndarray]]  # (row, image) in any order, each row once
