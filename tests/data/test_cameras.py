@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from fidec.data import cameras, check_dataset, frames, load_dataset
 from fidec.data import lerobot as layout
 from fidec.data.source import absolute_source
 from fidec.errors import ConfigError, DataError
+from helpers import robomimic_tool
 
 av = pytest.importorskip("av", reason="PyAV is not installed: pip install 'fidec[lerobot]'")
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'fidec[lerobot]'")
@@ -341,6 +343,9 @@ def write_robomimic(path: Path, next_obs: bool) -> Path:
                 )
                 demo[f"{name}/depth"] = np.zeros((STEPS, 4, 4, 1), np.float32)
             demo["actions"], demo["rewards"] = ACTIONS[rows], np.arange(STEPS, dtype=np.float32)
+            demo.attrs["num_samples"] = STEPS
+            if next_obs:
+                demo["dones"] = np.arange(STEPS) == STEPS - 1
         file["mask/train"] = np.array([b"demo_0", b"demo_2"])
     return path
 
@@ -359,6 +364,26 @@ def test_images_of_robomimic_are_parts(tmp_path, next_obs):
     train = np.isin(np.arange(ROWS) // STEPS, (0, 2)) & kept
     same = np.stack([cameras.resize(image, (6, 8)) for image in expected()[train]])
     np.testing.assert_array_equal(some.observations["agentview_image"], same)
+
+
+@pytest.mark.slow
+def test_robomimic_itself_reads_the_same(tmp_path):
+    """robomimic has no writer of its own: its scripts use h5py. So its reader is compared on the file of this test."""
+    python = os.environ.get("FIDEC_ROBOMIMIC_PYTHON")
+    if not python:
+        pytest.skip("FIDEC_ROBOMIMIC_PYTHON is not set to a Python that has robomimic")
+    path = write_robomimic(tmp_path / "image.hdf5", next_obs=True)
+    command = [python, robomimic_tool.__file__, path, tmp_path / "found.npz", "train"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    theirs = np.load(tmp_path / "found.npz")
+    ours = load_dataset(f"robomimic:{path}#train?cameras=agentview_image")
+    np.testing.assert_allclose(ours.actions, theirs["actions"])
+    np.testing.assert_array_equal(ours.rewards, theirs["rewards"])
+    np.testing.assert_array_equal(ours.masks, 1 - theirs["dones"])
+    for key, part in (("observations", "obs"), ("next_observations", "next_obs")):
+        np.testing.assert_array_equal(getattr(ours, key)["state"], theirs[f"{part}/eef"])
+        np.testing.assert_array_equal(getattr(ours, key)["agentview_image"], theirs[f"{part}/agentview_image"])
 
 
 def test_images_of_robomimic_that_differ_are_refused(tmp_path):

@@ -98,7 +98,9 @@ def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 def _sums(values: np.ndarray, count: int, dtype: type) -> np.ndarray:
     """Sums over `count` equal parts of the first axis, times `count` so that they are whole numbers."""
-    whole, rest = np.divmod(np.arange(count + 1) * len(values), count)  # where parts begin: pixel, and 1 / count of it
+    whole, rest = np.divmod(
+        np.arange(count + 1) * len(values), count
+    )  # where parts begin: pixel, and 1 / count of it
     sums = np.add.reduceat(values, whole[:-1], axis=0, dtype=dtype)
     sums[whole[1:] == whole[:-1]] = 0  # parts smaller than a pixel
     edges = values[np.minimum(whole, len(values) - 1)].astype(dtype)
