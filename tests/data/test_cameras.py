@@ -368,7 +368,7 @@ def test_images_of_robomimic_are_parts(tmp_path, next_obs):
 
 @pytest.mark.slow
 def test_robomimic_itself_reads_the_same(tmp_path):
-    """robomimic has no writer of its own: its scripts use h5py. So its reader is compared on the file of this test."""
+    """robomimic has no writer: its scripts use h5py. So its reader is compared, on the file of this test."""
     python = os.environ.get("FIDEC_ROBOMIMIC_PYTHON")
     if not python:
         pytest.skip("FIDEC_ROBOMIMIC_PYTHON is not set to a Python that has robomimic")

@@ -128,13 +128,13 @@ class ConvertArgs(SourceArgs):
 
 @dataclass(frozen=True)
 class MapArgs:
-    """Propose a mapping file for CSV or Parquet tables: which columns are observation, action, reward, episode, time.
+    """Propose a mapping file for CSV, Parquet or MCAP files: which columns are observation, action, reward, episode.
 
     Check it, then use it as the source table:FILE.
     """
 
     tables: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TABLE...")]
-    """CSV or Parquet files with the same columns."""
+    """CSV, Parquet or MCAP files with the same columns."""
     out: Path | None = None
     """The file to write; by default columns.toml in the directory of the first table."""
     overwrite: bool = False
@@ -149,7 +149,7 @@ def main(argv: list[str]) -> int:
         "show": (ShowArgs, _show, "describe a data set in numbers, or as a page"),
         "check": (CheckArgs, _check, "check a data set and explain the findings"),
         "convert": (ConvertArgs, _convert, "write a data set in another format"),
-        "map": (MapArgs, _map, "propose a mapping file for CSV or Parquet tables"),
+        "map": (MapArgs, _map, "propose a mapping file for CSV, Parquet or MCAP files"),
     }
     return subcommands("fidec data", commands, argv)
 

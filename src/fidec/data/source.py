@@ -64,7 +64,9 @@ REFUSED = dict.fromkeys(
     "its records need TensorFlow, which fidec does not use. Where TensorFlow is installed, read the episodes with "
     "tensorflow_datasets and save their steps with np.savez (observations, actions, rewards, terminals, episodes) as "
     "npz:FILE, or convert them to a LeRobotDataset and use lerobot:DIR.",
-)
+) | {
+    "mcap": "a recording needs a mapping file. `fidec data map FILE.mcap` proposes one; then use table:columns.toml."
+}
 
 SOURCES = Register("data source", "fidec.data.sources", "SOURCE", DataSource, "fidec.sources")
 
