@@ -102,10 +102,10 @@ def evaluate(
     are under "refined", or under "policy" if the method refines no base policy, as bc. With `base` the behaviour flow
     is evaluated on the same episodes. `video` is the path of an mp4 of the first three episodes; if it cannot be
     written, a warning says why. `choices` are `seed`, `envs` (processes), `candidates`, `noise`, the factor of
-    the policy's random draws, `strength`, the factor of the displacement of a refined policy, and `replan`, the steps
-    that are played of a chunk of actions.
+    the policy's random draws, `strength`, the factor of the displacement of a refined policy, `replan`, the steps
+    that are played of a chunk of actions, and `ensemble`, the mean over overlapping chunks.
     """
-    known = {"seed", "envs", "candidates", "noise", "strength", "replan"}
+    known = {"seed", "envs", "candidates", "noise", "strength", "replan", "ensemble"}
     _check_names("evaluate", choices, known, {"env", "task", "episodes", "base", "video"})
     if video is not None:
         check_video(Path(video))

@@ -5,6 +5,7 @@ JAX sees such a dictionary as a tree, with its names in sorted order. These func
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -61,6 +62,11 @@ def only_parts(observations: Any, names: Collection[str]) -> Any:
 def rows_of(observations: Any) -> int:
     """How many rows the parts have."""
     return len(arrays_of(observations)[0])
+
+
+def is_part_name(name: object) -> bool:
+    """Whether a part may have this name. It becomes a key of files, a field of messages and a word of exports."""
+    return isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name) is not None
 
 
 def is_image(shape: tuple[int, ...]) -> bool:

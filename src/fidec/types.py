@@ -99,7 +99,9 @@ class Spec:
     normalised vectors (`Method.build`).
 
     An action of a method is a chunk of `chunk` steps, side by side; `action_dim` is the dimension of the chunk. A
-    policy plays the first `replan` steps of a chunk before it chooses the next one.
+    policy plays the first `replan` steps of a chunk before it chooses the next one. With `ensemble`, the action of a
+    step is a mean over all chunks that have the step (`fidec.train.chunks`). With `delay`, an observation is that
+    many steps old when its action begins, and contains the actions since then (`fidec.data.delay`).
     """
 
     observation_shape: tuple[int, ...]
@@ -112,7 +114,9 @@ class Spec:
     observation_std: tuple[float, ...] | None = None
     chunk: int = 1
     replan: int = 1
+    ensemble: float | None = None
     history: int = 1
+    delay: int = 0
     parts: tuple[Part, ...] = ()
 
     @property
@@ -196,12 +200,25 @@ class Spec:
         width = sum(part.shape[0] for part in self.parts)
         return replace(self, observation_shape=(width,), parts=())
 
-    def chunked(self, chunk: int, replan: int | None = None) -> Spec:
+    def chunked(self, chunk: int, replan: int | None = None, ensemble: float | None = None) -> Spec:
         """What a method sees of this data if the actions of `chunk` steps are chosen together."""
         replan = chunk if replan is None else replan
         if not 1 <= replan <= chunk:
             raise ConfigError(f"replan must lie between 1 and chunk, {chunk}, not {replan}")
-        return replace(self, action_dim=chunk * self.step_dim, chunk=chunk, replan=replan)
+        if ensemble is not None and not (replan < chunk and abs(ensemble) < float("inf")):
+            raise ConfigError(
+                f"ensemble {ensemble} needs a finite number, and chunks that overlap: replan {replan} has to be less "
+                f"than chunk {chunk}"
+            )
+        return replace(self, action_dim=chunk * self.step_dim, chunk=chunk, replan=replan, ensemble=ensemble)
+
+    def played(self, replan: int | None = None, ensemble: float | None = None) -> Spec:
+        """The same policy, with other choices for how its chunks are played; None keeps its own."""
+        return self.chunked(
+            self.chunk,
+            self.replan if replan is None else replan,
+            self.ensemble if ensemble is None else ensemble,
+        )
 
     def steps_of(self, actions: np.ndarray) -> np.ndarray:
         """Chunks (..., action_dim) as the actions of their steps, (..., chunk, step_dim)."""

@@ -129,7 +129,7 @@ def test_evaluation_shows_the_policy_what_the_data_would(trained):
         seen.append(observations[0])
         return np.full((1, 2), 0.7, np.float32)
 
-    with EnvPool(some(factory_of(env=ROOM)).function(spec.frame_stack), 1) as pool:
+    with EnvPool(some(factory_of(env=ROOM)).function(spec), 1) as pool:
         (episode,) = pool.run(act, 1, seed=3)
     env, frames = Room(), []
     frames.append(env.reset(seed=episode.seed)[0])

@@ -27,7 +27,7 @@ def said(capsys, *argv: str) -> str:
     ("source", "words"),
     [
         ("missing.npz", "missing.npz does not exist; expected a data file"),
-        ("npz:folder", "folder is a directory; expected a data file"),
+        ("npz:folder", "folder has no .npz files; expected at least one"),
         ("folder", "'folder' is a directory; expected a data file (.npz, .hdf5, .h5)"),
         ("notes.txt", "'notes.txt' is a file of an unknown kind"),
         ("pipe.npz", "pipe.npz is not a regular file"),

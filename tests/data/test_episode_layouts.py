@@ -71,10 +71,6 @@ def test_a_dictionary_with_one_entry_is_unwrapped():
     listed = lists()
     each = listed | {"observations": [{"state": array} for array in listed["observations"]]}
     assert build(each).sha256 == build(listed).sha256
-    two = data | {"observations": {"arm": data["observations"], "goal": data["observations"]}}
-    words = r"2 entries \(arm, goal\).*np.concatenate\(\[observations\['arm'\], observations\['goal'\]\], axis=-1\)"
-    with pytest.raises(DataError, match=words):
-        build(two)
 
 
 def _with(key: str, episode: int, array: Any, extra: int = 0) -> dict[str, Any]:

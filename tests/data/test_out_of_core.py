@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+import subprocess
 import tracemalloc
 from collections import namedtuple
 from functools import partial
 from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import jax
@@ -19,9 +22,13 @@ import pytest
 from fidec import dataset_from_arrays, load_dataset, rng
 from fidec.data import check_dataset, feed, mapped, unpack
 from fidec.data.feed import Data, DeviceFeed, HostFeed, batch_of
+from fidec.data.holdout import hold_out
 from fidec.data.npz import read_npz, write_npz
-from fidec.data.sampling import Mixture, Sampling, draw, source_of
+from fidec.data.sampling import Mixture, Sampling, draw, host_source, source_of
+from fidec.data.statistics import data_statistics
+from fidec.data.windows import Window
 from fidec.errors import DataError
+from fidec.launch import launch
 from helpers.algorithms import fast_jit
 from helpers.runs import random_columns
 
@@ -42,6 +49,7 @@ def frame_columns(rows: int = 60, episode: int = 12, size: int = 8, seed: int = 
 @pytest.fixture
 def map_all(monkeypatch):
     monkeypatch.setattr(mapped, "MAPPED_BYTES", 0)
+    monkeypatch.setattr(mapped, "VECTOR_BYTES", 0)
 
 
 @pytest.fixture
@@ -126,9 +134,9 @@ def test_mapped_images_equal_loaded_ones(tmp_path, map_all, monkeypatch, compres
     ours, theirs = check_dataset(on_disk), check_dataset(loaded)
     assert ours.findings == theirs.findings
     assert {**ours.facts, "mapped": False} == theirs.facts
-    assert "the images stay on the disk" in ours.to_text()
-    with pytest.raises(ValueError, match="read-only"):
-        on_disk.observations.frames[0] = 0
+    assert "large arrays stay on the disk" in ours.to_text()
+    with pytest.raises(OSError, match="Bad file descriptor"):  # opened for reading
+        on_disk.observations.frames[0:1] = on_disk.observations.frames[0:1]
 
 
 def test_a_mapped_data_set_is_never_loaded_at_once(tmp_path, monkeypatch):
@@ -267,3 +275,149 @@ def test_images_that_the_user_mapped_are_not_copied(tmp_path, map_all):
         dataset = dataset_from_arrays(**{**columns, "observations": frames})
         assert dataset.mapped is (mode == "r")
         assert dataset.sha256 == loaded.sha256
+
+
+def vector_columns(rows: int = 90) -> dict[str, Any]:
+    """Observations in float64 and actions in units of their own, so that both are converted when they are read."""
+    columns = {**random_columns(rows, episode=15), "action_low": -2.0, "action_high": 3.0}
+    return {**columns, "observations": columns["observations"].astype(np.float64), "actions": 2 * columns["actions"]}
+
+
+def shards_of(folder, columns, bounds, compressed: bool = False):
+    folder.mkdir()
+    for number, (first, stop) in enumerate(pairwise(bounds)):
+        part = {key: value[first:stop] if np.ndim(value) else value for key, value in columns.items()}
+        (np.savez_compressed if compressed else np.savez)(folder / f"part{number + 8}.npz", **part)  # 8, 9, 10
+    return folder
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("window", [Window(), Window(2, 3, 0.9)])
+def test_vectors_in_several_files_are_fed_as_if_in_memory(tmp_path, map_all, monkeypatch, compressed, window):
+    """Bit for bit, with the same hash, statistics, returns and findings."""
+    columns = vector_columns()
+    folder = shards_of(tmp_path / "parts", columns, (0, 30, 45, 90), compressed)
+    monkeypatch.setattr(mapped, "CHUNK_BYTES", 500)
+    on_disk, loaded = load_dataset(f"npz:{folder}"), dataset_from_arrays(**columns)
+    assert on_disk.mapped
+    assert not loaded.mapped
+    for key in ("observations", "next_observations", "actions", "next_actions"):
+        ours, theirs = getattr(on_disk, key), getattr(loaded, key)
+        assert isinstance(ours, mapped.MappedRows)
+        assert (ours.dtype, ours.shape, ours.nbytes) == (theirs.dtype, theirs.shape, theirs.nbytes)
+        np.testing.assert_array_equal(ours, theirs)
+        np.testing.assert_array_equal(ours[np.array([[40, 2], [2, 41]])], theirs[np.array([[40, 2], [2, 41]])])
+    assert (on_disk.sha256, on_disk.spec) == (loaded.sha256, loaded.spec)
+    assert on_disk.observation_statistics == loaded.observation_statistics
+    assert data_statistics([on_disk]) == data_statistics([loaded])
+    assert check_dataset(on_disk).findings == check_dataset(loaded).findings
+    settings = Sampling(window=window)
+    host, device = (
+        Data.of([data], settings, discount=0.9, limit=limit).feed(SEED, BATCH, settings)
+        for data, limit in ((on_disk, 0), (loaded, 1e9))
+    )
+    for step in (0, 300):
+        assert_same(host.at(step)[0], device.at(step)[0])
+    host.close()
+    held = [hold_out(data, 0.5)[1] for data in (on_disk, loaded)]
+    assert held[0].sha256 == held[1].sha256
+    assert load_dataset(f"npz:{folder}/part*.npz").sha256 == loaded.sha256
+
+
+def test_each_file_ends_an_episode(tmp_path):
+    columns = {**random_columns(40), "terminals": np.zeros(40, bool), "episodes": np.arange(40) % 20 // 10}
+    folder = shards_of(tmp_path / "parts", columns, (0, 20, 40))  # both have the ids 0 and 1
+    dataset = load_dataset(f"npz:{folder}")
+    assert dataset.episodes.tolist() == [[0, 9], [9, 18], [18, 27], [27, 36]]
+    assert dataset.name == "parts"
+    del columns["episodes"]
+    folder = shards_of(tmp_path / "others", columns, (0, 20, 40))
+    assert load_dataset(f"npz:{folder}").episodes.tolist() == [[0, 19], [19, 38]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"observations": np.zeros((20, 4), np.float32)}, r"part9.npz.*observations.*\(4,\).*part8.npz has \(3,\)"),
+        ({"observations": np.zeros((20, 3))}, r"part9.npz.*type float64, but .*float32"),
+        ({"rewards": None}, r"part9.npz: key 'rewards' is missing, but .*part8.npz has it"),
+        ({"action_low": -1.0, "action_high": 2.0}, r"part8.npz: key 'action_low' is missing, but .*part9.npz has it"),
+        ({"observations": np.full((20, 3), np.nan, np.float32)}, "row 20, column 0: the value is nan"),
+        ({"actions": np.full((20, 2), 7, np.float32)}, r"row 20, dimension 0: 7.0 lies outside .*20 such rows"),
+    ],
+)
+@pytest.mark.parametrize("limit", [0, 2**30])
+def test_files_that_do_not_fit_together_are_named(tmp_path, monkeypatch, changes, words, limit):
+    monkeypatch.setattr(mapped, "VECTOR_BYTES", limit)
+    folder = shards_of(tmp_path / "parts", random_columns(20), (0, 20))
+    columns = {key: value for key, value in {**random_columns(20), **changes}.items() if value is not None}
+    np.savez(folder / "part9.npz", **columns)
+    with pytest.raises(DataError, match=words):
+        load_dataset(f"npz:{folder}")
+
+
+def test_a_file_that_is_cut_short_is_named(tmp_path, map_all):
+    path = saved(tmp_path / "vectors.npz", **vector_columns())
+    dataset = load_dataset(f"npz:{path}")
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(DataError, match=r"vectors.npz was cut short while it was in use"):
+        dataset.observations[np.array([80])]
+
+
+def test_what_is_computed_for_each_row_may_stay_on_the_disk(tmp_path, map_all):
+    dataset = dataset_from_arrays(**random_columns())
+    rows, settings = np.arange(dataset.size), Sampling()
+    compute = lambda batch, first: (batch.observations + first, batch.rewards)  # noqa: E731
+    ours, theirs = (
+        feed.map_rows(compute, host_source(dataset), rows, settings, size=64, folder=folder)
+        for folder in (tmp_path, None)
+    )
+    assert isinstance(ours[0], mapped.FileRows)
+    assert isinstance(theirs[0], np.ndarray)
+    assert_same(ours, theirs)
+    np.testing.assert_array_equal(ours[0][np.array([70, 3])], theirs[0][np.array([70, 3])])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_training_on_a_large_file_takes_little_memory(tmp_path):
+    """600 MB of observations, twice that in memory, in a process of its own: anonymous memory and the peak of all."""
+    code = """
+        import json, sys
+        from pathlib import Path
+        import numpy as np
+        from fidec import fit
+        from fidec.data import mapped
+        mapped.VECTOR_BYTES = 2**26
+
+        def status():
+            lines = Path("/proc/self/status").read_text().splitlines()
+            return {line.split(":")[0]: int(line.split()[1]) / 1e3 for line in lines if line.endswith("kB")}
+
+        folder = Path(sys.argv[1])
+        settings = {"algo": "bc", "steps": 300, "memory_limit": 0.01, "options": {"hidden": (32, 32)}, "quiet": True}
+        peaks = []
+        for name in ("small", "large"):
+            fit(f"npz:{folder / name}", folder / f"run-{name}", **settings)
+            peaks.append(status()["VmHWM"])
+        print(json.dumps({"peaks": peaks, "anonymous": status()["RssAnon"]}))
+    """
+    generator = np.random.default_rng(0)
+    for name, count in (("small", 1), ("large", 3)):
+        (tmp_path / name).mkdir()
+        rows = 1000 if name == "small" else 100_000
+        for number in range(count):
+            np.savez(
+                tmp_path / name / f"{number}.npz",
+                observations=generator.random((rows, 500), np.float32),
+                actions=generator.random((rows, 40), np.float32),
+                rewards=generator.random(rows, np.float32),
+                truncations=np.arange(rows) % 100 == 99,
+            )
+    process = launch("-c", dedent(code), str(tmp_path), stdout=subprocess.PIPE, text=True)
+    out, _ = process.communicate(timeout=250)
+    assert process.returncode == 0
+    found = json.loads(out.splitlines()[-1])
+    small, large = found["peaks"]
+    assert large - small < 250, found
+    assert found["anonymous"] < small + 250, found

@@ -236,7 +236,7 @@ def test_what_is_no_environment():
 def test_spaces_are_compared_with_the_data():
     spec = Spec((3,), 1, action_low=(-2,), action_high=(2,))
     spaces = {"observation_shape": (3,), "observation_dtype": "float32", "action_dim": 1}
-    spaces |= {"action_low": [-2.0], "action_high": [2.0]}
+    spaces |= {"action_low": [-2.0], "action_high": [2.0], "unused_parts": ()}
 
     def check(**changes):
         envs: Any = SimpleNamespace(**{**spaces, **changes})

@@ -24,7 +24,8 @@ def test_the_server_speaks_first_and_answers_with_a_chunk(lanes):
         socket = await client.connect()
         assert socket.metadata["algo"] == "fidec"
         assert socket.metadata["observation"]["shape"] == [3]
-        assert socket.metadata["actions"] == {"shape": [1, 2], "low": [-2, 0], "high": [2, 1], "replan": 1}
+        actions = {"shape": [1, 2], "low": [-2, 0], "high": [2, 1], "replan": 1, "ensemble": None, "delay": 0}
+        assert socket.metadata["actions"] == actions
         first = await socket(prompt="pick", other={"deep": [1]})
         assert first["actions"].shape == (1, 2)
         assert first["actions"].dtype == np.float32

@@ -17,7 +17,7 @@ from fidec.audit import run as audits
 from fidec.errors import ConfigError
 from fidec.train import dispatch
 from fidec.train.acting import lane_actor
-from fidec.train.chunks import OpenLoop
+from fidec.train.chunks import OpenLoop, Player, weights
 from fidec.train.run import Preempted
 from fidec.types import Spec
 from helpers.algorithms import equal, fast_jit, make_batch
@@ -64,6 +64,45 @@ def test_lanes_play_their_chunks_and_choose_a_new_one_after_some_steps():
     assert np.allclose(at([2, 1], [0, 1]), [[200, 200.1], [101, 101.1]])  # a new episode
     at([2, 1], [0, 1], seen=1.0)  # the first lane was asked before its environment had answered
     assert [steps for _, steps in calls] == [(0, 0), (2, 1), (0, 1), (0, 1)]
+
+
+def test_the_weights_of_overlapping_chunks():
+    spec = Spec((1,), 5, chunk=5, replan=2, ensemble=0.5)  # a step is in up to three chunks
+    first, second, fifth = weights(spec, np.array([1, 2, 4]))
+    assert first.tolist() == [1, 0, 0]  # the episode has one chunk so far
+    # The older of two chunks has i = 0. Of three, the oldest has its last action here.
+    assert np.allclose(second, np.array([np.exp(-0.5), 1, 0]) / (1 + np.exp(-0.5)))
+    assert np.allclose(fifth, np.array([np.exp(-1), np.exp(-0.5), 1]) / (1 + np.exp(-0.5) + np.exp(-1)))
+    assert weights(spec, np.array([5]))[0, 2] == 0  # it has no action for this step
+    for rate in (-1e4, 1e4):  # the newest, or the oldest chunk alone
+        extreme = weights(Spec((1,), 5, chunk=5, replan=2, ensemble=rate), np.array([4]))[0]
+        assert extreme.tolist() == ([1, 0, 0] if rate < 0 else [0, 0, 1])
+
+
+def test_lanes_and_the_player_take_the_same_mean_of_chunks():
+    spec = Spec((1,), 6, chunk=3, replan=1, ensemble=0.3)
+    chunks = np.random.default_rng(0).normal(size=(7, 6)).astype(np.float32)
+    playing = OpenLoop(spec, 1)
+    player = Player(lambda observation: chunks[int(observation[0]), :].reshape(3, 2), spec)
+    for episode in range(2):
+        player.reset()
+        for step in range(6):
+            start = max(0, step - 2)
+            factors = np.exp(-0.3 * np.arange(step - start + 1))
+            each = [chunks[k].reshape(3, 2)[step - k] for k in range(start, step + 1)]  # the oldest first
+            expected = sum(w * a for w, a in zip(factors, each, strict=True)) / factors.sum()
+            lanes = playing(
+                lambda step=step: chunks[[step]], np.full((1, 1), step), np.array([episode]), np.array([step])
+            )
+            assert np.allclose(lanes[0], expected, atol=1e-6)
+            assert np.array_equal(player(np.array([step])), lanes[0])
+
+
+def test_an_ensemble_needs_chunks_that_overlap(dataset, tmp_path):
+    with pytest.raises(ConfigError, match="smaller --replan"):
+        fit(dataset, tmp_path / "run", algo="bc", chunk=3, ensemble=0.1, **SETTINGS)
+    with pytest.raises(ConfigError, match="chunks that overlap: replan 3"):
+        Spec((1,), 6, chunk=3, replan=2, ensemble=0.1).played(replan=3)
 
 
 def test_a_chunk_of_one_step_is_the_plain_method_bit_for_bit(dataset, tmp_path):

@@ -50,7 +50,7 @@ KINDS = {
     "calql": ("calql", {}),  # whole episodes, returns
     "small ring": ("tiny", {"online": OnlineConfig(capacity=210)}),  # 200 offline rows: they are overwritten
     "frozen": ("fidec", {"online": OnlineConfig(freeze_flow=True)}),
-    "chunks": ("rebrac", {"chunk": 3, "n_step": 4, "replan": 2, "online": OnlineConfig(envs=2)}),
+    "chunks": ("rebrac", {"chunk": 3, "n_step": 4, "replan": 2, "ensemble": 0.1, "online": OnlineConfig(envs=2)}),
     "chunks of a flow that was trained first": (
         "fql",
         {"flow_updates": 10, "validation": 0.0, "chunk": 2, "n_step": 3},

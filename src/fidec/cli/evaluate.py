@@ -41,6 +41,9 @@ class EvalArgs:
     replan: int | None = None
     """For policies that choose chunks of actions: steps that are played before the next chunk is chosen. By default
     as in training."""
+    ensemble: float | None = None
+    """With --replan below the length of a chunk: the mean of all chunks that have the step, with the weights
+    exp(-m i) for this m, i = 0 for the oldest chunk. By default as in training."""
     seed: int | None = None
     """Seed of the episodes. By default the run's, with the episodes of its last evaluation (--eval-seeds)."""
     envs: int = 0
@@ -88,6 +91,7 @@ def main(argv: list[str]) -> int:
         noise=args.noise,
         strength=args.strength,
         replan=args.replan,
+        ensemble=args.ensemble,
     )
     if args.ladder:
         return play_ladder(args, assessment)

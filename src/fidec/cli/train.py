@@ -62,6 +62,9 @@ class ResumeArgs:
     """Train online, or online for longer: up to this many steps in the environment."""
     online: OnlineConfig = dataclasses.field(default_factory=OnlineConfig)
     """The online phase of a run that has none yet. Once it has begun only --online.max-failures can change."""
+    devices: int | None = None
+    """Continue one run on this many devices instead of the number before: equal to an uninterrupted run up to
+    rounding."""
     salvage: bool = False
     """Continue without rows of the replay buffer or of the logs that are damaged or lost, and say which."""
     json: bool = False
@@ -207,10 +210,12 @@ def _resume(args: ResumeArgs) -> int:
     if len(args.resume) > 1:
         if args.online_steps is not None:
             raise ConfigError("--online-steps is for one run: resume the others one by one")
+        if args.devices is not None:
+            raise ConfigError("--devices is for one run: several are spread over all devices")
         return _report_all(resume_all(args.resume, **how), args.json)
     if not args.resume:
         raise ConfigError("--resume: expected the directory of a run")
-    result = resume(args.resume[0], online_steps=args.online_steps, online=args.online, **how)
+    result = resume(args.resume[0], online_steps=args.online_steps, online=args.online, devices=args.devices, **how)
     return _report(result, args.json)
 
 

@@ -12,11 +12,12 @@ from fidec.data.columns import (
     action_bounds,
     fail,
     flag_vector,
+    numbers,
     row_vector,
 )
 from fidec.data.dataset import OfflineDataset, episodes_of
 from fidec.data.episodes import flat_columns, id_changes
-from fidec.data.mapped import is_mapped
+from fidec.data.mapped import is_mapped, take
 from fidec.data.observations import check_same_parts, join_parts, observation_column, take_rows
 from fidec.errors import DataError
 from fidec.parts import map_parts, rows_of
@@ -118,8 +119,8 @@ def build_dataset(
     given = flat_columns(where, given)
     observations = observation_column(where, "observations", given["observations"])
     rows = rows_of(observations)
-    actions_raw = np.asarray(given["actions"])
-    dim = actions_raw.shape[1] if actions_raw.ndim == 2 else 1
+    shape = numbers(where, "actions", given["actions"]).shape
+    dim = shape[1] if len(shape) == 2 else 1
     bounds = action_bounds(where, given.get("action_low"), given.get("action_high"), dim)
     actions = action_array(where, given["actions"], rows, bounds)
     has_rewards = "rewards" in given
@@ -141,7 +142,7 @@ def build_dataset(
             )
         use = row_use(rows, np.flatnonzero(keep), next_row[keep])
         next_observations = take_rows(observations, next_row[keep])
-        observations, actions = take_rows(observations, keep), actions[keep]
+        observations, actions = take_rows(observations, keep), take(actions, keep)
         rewards, masks, ends = rewards[keep], masks[keep], ends[keep]
 
     following = np.arange(1, len(actions) + 1)
@@ -154,7 +155,7 @@ def build_dataset(
         masks=masks,
         terminals=ends,
         next_observations=next_observations,
-        next_actions=actions[following],
+        next_actions=take(actions, following),
         episodes=episodes_of(ends),
         name=name,
         source=source,

@@ -11,13 +11,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 from numpy.lib import format as npy
 
 from fidec.console import Progress
-from fidec.data.mapped import worth_mapping
+from fidec.data.mapped import FileRows, worth_mapping
 from fidec.data.unpack import kept_copy
 from fidec.errors import ConfigError, DataError
 from fidec.register import unknown
@@ -137,5 +137,7 @@ def stored_frames(
             raise DataError(f"{file}: {name} has no frame for {int((~seen).sum())} rows, first for row {missing}")
 
     path = kept_copy(file, folder, f"{name}.npy", {"origin": "decoded", **origin}, 128 + shape[0] * row_bytes, write)
-    mapped = np.load(path, mmap_mode="r", allow_pickle=False)
-    return mapped if worth_mapping(shape, np.dtype(np.uint8)) else np.array(mapped)
+    if not worth_mapping(shape, np.dtype(np.uint8)):
+        return np.load(path, allow_pickle=False)
+    offset = path.stat().st_size - shape[0] * row_bytes
+    return cast(np.ndarray, FileRows(open(path, "rb", buffering=0), np.uint8, offset, shape))

@@ -74,19 +74,28 @@ def check_dataset(dataset: OfflineDataset) -> Report:
 def _check_values(dataset: OfflineDataset) -> list[Finding]:
     findings = []
     for key, array in dataset.arrays().items():
-        if array.dtype.kind == "f" and not (finite := np.isfinite(array)).all():
-            row = int(np.argwhere(~finite)[0][0])
+        if (row := _first_not_finite(array)) is not None:
             findings.append(
                 Finding("error", "values", f"'{key}' is not finite, first in row {row}; repair or drop it.")
             )
     if not findings:
         findings.append(Finding("ok", "values", "all numbers are finite."))
     for key, array in named("observations", dataset.observations).items():
-        largest = float(np.abs(array).max()) if array.dtype.kind == "f" else 0.0
+        largest = max(float(np.abs(part).max()) for part in chunks(array)) if array.dtype.kind == "f" else 0.0
         if largest > 1000:
             text = f"{key} reach {largest:.4g} in magnitude; networks learn better if they are scaled to about 1."
             findings.append(Finding("note", "scale", text))
     return findings
+
+
+def _first_not_finite(array: np.ndarray) -> int | None:
+    """The first row with a number that is not finite."""
+    start = 0
+    for part in chunks(array) if array.dtype.kind == "f" else ():
+        if not (finite := np.isfinite(part)).all():
+            return start + int(np.argwhere(~finite)[0][0])
+        start += len(part)
+    return None
 
 
 def _check_constant(dataset: OfflineDataset) -> list[Finding]:
@@ -109,10 +118,12 @@ def _check_constant(dataset: OfflineDataset) -> list[Finding]:
 
 
 def _check_actions(dataset: OfflineDataset) -> Finding:
-    low, high = float(dataset.actions.min()), float(dataset.actions.max())
+    low, high = (
+        float(choose(each)) for choose, each in zip((np.min, np.max), extremes(dataset.actions), strict=True)
+    )
     if low < -1 or high > 1:
         return Finding("error", "actions", f"actions span [{low:.4g}, {high:.4g}], outside [-1, 1].")
-    edge = float((np.abs(dataset.actions) > 0.999).any(axis=1).mean())
+    edge = sum(int((np.abs(part) > 0.999).any(axis=1).sum()) for part in chunks(dataset.actions)) / dataset.size
     if edge > 0.5:
         text = f"{edge:.0%} of the actions lie on a bound in some dimension: were they clipped or wrongly scaled?"
         return Finding("note", "actions", text)

@@ -13,7 +13,7 @@ from typing import cast
 
 import numpy as np
 
-from fidec.data.mapped import MappedRows
+from fidec.data.mapped import FileRows, MappedRows, Shards, as_rows, chunks, extremes, is_mapped, map_elements
 from fidec.errors import DataError
 
 # Strictly inside [-1, 1], because tanh-based densities are infinite at the border (as FQL does).
@@ -81,7 +81,7 @@ def first_true(bad: np.ndarray) -> tuple[int, ...]:
 
 def numbers(where: str, key: str, value: object) -> np.ndarray:
     """An array of real numbers or booleans; objects, text, complex numbers and records are errors."""
-    if isinstance(value, MappedRows):
+    if isinstance(value, (MappedRows, FileRows, Shards)):
         return cast(np.ndarray, value)
     try:
         array = np.asarray(value)
@@ -120,21 +120,23 @@ def check_row_counts(where: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
 
 def to_float32(where: str, key: str, array: np.ndarray) -> np.ndarray:
     """Cast to float32; NaN, infinity and numbers that float32 cannot hold are errors."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        cast = array.astype(np.float32, copy=False)
-    finite = np.isfinite(cast)
-    if not finite.all():
-        at = first_true(~finite)
-        row, *columns = at
-        column = f", column {', '.join(map(str, columns))}" if columns else ""
-        count = int((~finite).any(axis=tuple(range(1, finite.ndim))).sum())
-        raise fail(
-            where,
-            key,
-            f", row {row}{column}: the value is {array[at]}, not a finite float32 ({count} such rows); "
-            "remove or repair those episodes.",
-        )
-    return cast
+
+    def to_single(part: np.ndarray) -> np.ndarray:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return part.astype(np.float32, copy=False)
+
+    found, count, start = "", 0, 0
+    for part in chunks(array):
+        bad = ~np.isfinite(to_single(part))
+        if bad.any():
+            row, *columns = at = first_true(bad)
+            column = f", column {', '.join(map(str, columns))}" if columns else ""
+            found = found or f", row {start + row}{column}: the value is {part[at]}, not a finite float32"
+            count += int(bad.any(axis=tuple(range(1, bad.ndim))).sum())
+        start += len(part)
+    if found:
+        raise fail(where, key, f"{found} ({count} such rows); remove or repair those episodes.")
+    return array if array.dtype == np.float32 else map_elements(array, to_single)
 
 
 def observation_array(where: str, key: str, value: object) -> np.ndarray:
@@ -146,9 +148,8 @@ def observation_array(where: str, key: str, value: object) -> np.ndarray:
             key,
             f" has shape {array.shape}; expected (rows, features) or (rows, height, width, channels), not empty.",
         )
-    if array.dtype == np.uint8 and array.ndim >= 3:
-        return array
-    return to_float32(where, key, array)
+    array = array if array.dtype == np.uint8 and array.ndim >= 3 else to_float32(where, key, array)
+    return cast(np.ndarray, as_rows(array)) if is_mapped(array) else array
 
 
 def row_vector(where: str, key: str, value: object, rows: int) -> np.ndarray:
@@ -221,22 +222,34 @@ def action_array(
         hint = hints.get(array.ndim, "")
         raise fail(where, key, f" has shape {array.shape}; expected ({rows}, action dimensions){hint}.")
     check_length(where, key, array, rows)
-    unit = to_float32(where, key, array)
-    if bounds is not None:
+    given = to_float32(where, key, array)
+
+    def unit(part: np.ndarray) -> np.ndarray:
+        if bounds is None:
+            return part
         low, high = (np.asarray(b) for b in bounds)
-        unit = (2.0 * (unit - low) / (high - low) - 1.0).astype(np.float32)
-    outside = np.abs(unit) > 1.0 + ACTION_TOLERANCE
-    if outside.any():
-        row, dim = first_true(outside)
+        return (2.0 * (part - low) / (high - low) - 1.0).astype(np.float32)
+
+    found, count, start = None, 0, 0
+    for part in chunks(given):
+        outside = np.abs(unit(part)) > 1.0 + ACTION_TOLERANCE
+        if outside.any() and found is None:
+            row, dim = first_true(outside)
+            found = start + row, dim, part[row, dim]
+        count += int(outside.any(axis=1).sum())
+        start += len(part)
+    if found is not None:
+        row, dim, value = found
         span = "[-1, 1]" if bounds is None else f"the given bounds [{bounds[0][dim]}, {bounds[1][dim]}]"
+        lowest, highest = (each[dim] for each in extremes(array))
         raise fail(
             where,
             key,
-            f", row {row}, dimension {dim}: {array[row, dim]} lies outside {span} "
-            f"({int(outside.any(axis=1).sum())} such rows; dimension {dim} spans "
-            f"[{array[:, dim].min()}, {array[:, dim].max()}]). Give action_low and action_high, the bounds of the "
+            f", row {row}, dimension {dim}: {value} lies outside {span} "
+            f"({count} such rows; dimension {dim} spans "
+            f"[{lowest}, {highest}]). Give action_low and action_high, the bounds of the "
             "environment's action space: in Python, as keys of the file, or with --action-low and --action-high of "
             "`fidec train`. The policy then answers in your units. "
             "If the environment clips its actions, clip them in the data too.",
         )
-    return np.clip(unit, -ACTION_LIMIT, ACTION_LIMIT)
+    return map_elements(given, lambda part: np.clip(unit(part), -ACTION_LIMIT, ACTION_LIMIT))

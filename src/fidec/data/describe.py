@@ -15,6 +15,7 @@ from fidec.parts import map_parts, named
 def describe_dataset(dataset: OfflineDataset) -> dict[str, Any]:
     """Facts of a data set that JSON can hold, for `fidec data show`."""
     lengths = np.diff(dataset.episodes, axis=1)[:, 0]
+    lowest, highest = extremes(dataset.actions)
     values, counts = np.unique(lengths, return_counts=True)
     common = np.argsort(-counts, kind="stable")[:5]
     ends = dataset.terminals
@@ -29,7 +30,7 @@ def describe_dataset(dataset: OfflineDataset) -> dict[str, Any]:
         "observation_dtype": map_parts(lambda array: str(array.dtype), dataset.observations),
         "observation_range": map_parts(_range, dataset.observations),
         "action_dim": dataset.actions.shape[1],
-        "action_range": [float(dataset.actions.min()), float(dataset.actions.max())],
+        "action_range": [float(lowest.min()), float(highest.max())],
         "action_low": dataset.action_low,
         "action_high": dataset.action_high,
         "episode_length": {
@@ -60,12 +61,12 @@ def description_text(facts: dict[str, Any]) -> str:
     length, ret = facts["episode_length"], facts["episode_return"]
     table = ", ".join(f"{count} of {steps}" for steps, count in length["most_common"])
     units = "" if facts["action_low"] is None else ", rescaled from your bounds"
+    place = "if loaded; large arrays stay on the disk" if facts["mapped"] else "in memory"
     rows = {
         "name": facts["name"],
         "source": facts["source"],
         "sha256": facts["sha256"],
-        "transitions": f"{facts['transitions']} in {facts['episodes']} episodes, "
-        f"{facts['megabytes']:.3g} MB {'if loaded; the images stay on the disk' if facts['mapped'] else 'in memory'}",
+        "transitions": f"{facts['transitions']} in {facts['episodes']} episodes, {facts['megabytes']:.3g} MB {place}",
         **_observation_rows(facts),
         "actions": f"{facts['action_dim']} dimensions, {_span(facts['action_range'])}{units}",
         "episode steps": f"{length['min']} to {length['max']}, median {length['median']:g} ({table})",

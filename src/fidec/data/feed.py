@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -19,6 +20,7 @@ import numpy as np
 
 from fidec import rng
 from fidec.data.dataset import OfflineDataset
+from fidec.data.mapped import room_for
 from fidec.data.memory import free_host_memory
 from fidec.data.replay import check_columns
 from fidec.data.sampling import (
@@ -187,8 +189,12 @@ def map_rows(
     size: int,
     report: Callable[[int], None] = lambda done: None,
     stopped: Callable[[], bool] = lambda: False,
+    folder: Path | None = None,
 ) -> Any:
-    """A tree of arrays with one entry for each of these rows of a source on the host, in main memory.
+    """A tree of arrays with one entry for each of these rows of a source on the host.
+
+    They are in main memory. Large ones are in files of the `folder`, if it is given; the files have no name, so
+    nothing is left of them when the process ends.
 
     `function(batch, first)` gives the entries of `size` rows, beginning with rows[first]. The last batch is filled
     with copies of the last row, so all have one shape. `report` is called with the number of finished rows.
@@ -201,7 +207,7 @@ def map_rows(
         numbers = rows[np.minimum(np.arange(first, first + size), len(rows) - 1)]
         part = jax.tree.map(np.asarray, function(rows_at(source, numbers, sampling), first))
         if whole is None:
-            whole = jax.tree.map(lambda array: np.empty((len(rows), *array.shape[1:]), array.dtype), part)
+            whole = jax.tree.map(lambda array: room_for((len(rows), *array.shape[1:]), array.dtype, folder), part)
         for every, some in zip(jax.tree.leaves(whole), jax.tree.leaves(part), strict=True):
             every[first : first + size] = some[: len(rows) - first]
         report(min(first + size, len(rows)))

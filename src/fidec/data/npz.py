@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import numpy as np
 from numpy.lib import format as npy
@@ -27,8 +27,15 @@ def npz_headers(path: str | Path) -> dict[str, Header]:
         return {_key(member): _header(file, archive, member) for member in _members(file, archive)}
 
 
-def read_npz(path: str | Path, keys: tuple[str, ...] | Callable[[str], bool] | None = None) -> dict[str, np.ndarray]:
-    """The arrays of an archive, all or those of these keys; large images are mapped. Nothing is unpickled."""
+def read_npz(
+    path: str | Path,
+    keys: tuple[str, ...] | Callable[[str], bool] | None = None,
+    mapped: Collection[str] | None = None,
+) -> dict[str, np.ndarray]:
+    """The arrays of an archive, all or those of these keys. Nothing is unpickled.
+
+    The arrays `mapped` stay on the disk; by default those are large arrays of images.
+    """
     chosen = keys if callable(keys) else lambda key: keys is None or key in keys
     file = existing_file(path)
     arrays = {}
@@ -39,8 +46,9 @@ def read_npz(path: str | Path, keys: tuple[str, ...] | Callable[[str], bool] | N
         for key, member in members.items():
             shape, dtype = headers[key]
             try:
-                if worth_mapping(shape, dtype) and (images := map_member(file, archive, member)) is not None:
-                    arrays[key] = images
+                stays = len(shape) > 2 and worth_mapping(shape, dtype) if mapped is None else key in mapped
+                if stays and (array := map_member(file, archive, member)) is not None:
+                    arrays[key] = cast(np.ndarray, array)
                     continue
                 with archive.open(member) as stream:
                     arrays[key] = npy.read_array(stream, allow_pickle=False)

@@ -6,7 +6,6 @@ so that all checks of a column name the part, and joined again.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,10 +13,9 @@ import numpy as np
 
 from fidec.data.columns import check_length, fail, observation_array
 from fidec.data.mapped import take
-from fidec.parts import Observations, is_image, map_parts, named, rows_of
+from fidec.parts import Observations, is_image, is_part_name, map_parts, named, rows_of
 
 KEYS = ("observations", "next_observations")
-_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 
 
 def is_column(key: str, columns: Iterable[str] = KEYS) -> bool:
@@ -33,7 +31,7 @@ def split_parts(where: str, columns: Mapping[str, Any]) -> dict[str, Any]:
         value = _by_name(where, key, value) if key in KEYS else value
         if isinstance(value, Mapping):
             for name in value:
-                if not isinstance(name, str) or re.fullmatch(_NAME, name) is None:
+                if not is_part_name(name):
                     raise fail(
                         where, key, f" has a part {name!r}; expected a name of letters, digits, '_', '.' and '-'."
                     )

@@ -1,4 +1,4 @@
-"""Map large images of a NumPy archive: inside the archive if they are stored, from a copy if they are compressed.
+"""Map large arrays of a NumPy archive: inside the archive if they are stored, from a copy if they are compressed.
 
 A compressed array is unpacked once, into a `.npy` file in the directory `.fidec-unpacked` beside the archive, or in
 the user's cache if that disk is read-only or full. Only fidec writes there, so no file of the user is overwritten. A
@@ -23,6 +23,7 @@ from numpy.lib import format as npy
 
 from fidec.console import Progress
 from fidec.data.cache import read_sidecar, write_sidecar
+from fidec.data.mapped import FileRows
 from fidec.errors import DataError, RunError
 from fidec.store import lock
 from fidec.store.files import sha256_file, write_whole
@@ -32,8 +33,8 @@ _STALE_SECONDS = 3600  # a file that is being written changes more often than th
 _BLOCK = 2**22
 
 
-def map_member(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray | None:
-    """A checked member of an archive as a read-only mapped array; None if its layout does not allow it."""
+def map_member(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> FileRows | None:
+    """A checked member of an archive as an array that stays on the disk; None if its layout does not allow it."""
     with archive.open(member) as stream:
         shape, fortran, dtype = _npy_header(stream)
         header = stream.tell()
@@ -44,7 +45,7 @@ def map_member(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) ->
         path, offset = file, _data_offset(file, member) + header
     else:
         path, offset = _unpacked(file, archive, member), header
-    return np.memmap(path, dtype, "r", offset, shape)
+    return FileRows(open(path, "rb", buffering=0), dtype, offset, shape)
 
 
 def _npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -74,7 +75,7 @@ def _unpacked(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> 
 def kept_copy(
     file: Path, folder: Path, name: str, origin: dict[str, Any], size: int, write: Callable[[IO[bytes]], object]
 ) -> Path:
-    """The unpacked images of `file`: an existing copy, else a new one in the first directory that can hold it.
+    """An unpacked array of `file`: an existing copy, else a new one in the first directory that can hold it.
 
     `origin` tells whether an existing copy was made from the same content. `write` writes `size` bytes. Processes
     that want the same copy make it once.
@@ -101,15 +102,15 @@ def kept_copy(
         else:
             return path
     raise DataError(
-        f"{file}: its images take {size / 1e9:.1f} GB unpacked, and they cannot be written to "
-        f"{' or '.join(problems)}. They are unpacked once, so that they need not fit into memory. Make one of these "
+        f"{file}: {name} takes {size / 1e9:.1f} GB unpacked, and it cannot be written to "
+        f"{' or '.join(problems)}. It is unpacked once, so that it need not fit into memory. Make one of these "
         "directories writable, with enough free space."
     )
 
 
 def _tell_waiting(file: Path) -> None:
     with Progress(None) as progress:
-        progress.message(f"another process unpacks the images of {file.name}; waiting for it")
+        progress.message(f"another process unpacks {file.name}; waiting for it")
 
 
 def _is_intact(path: Path, origin: dict[str, Any]) -> bool:

@@ -47,6 +47,7 @@ class Window:
 
 
 SINGLE = Window()
+BLOCK = 2**20  # rows whose sums are made at a time
 
 
 def last_rows(episodes: np.ndarray) -> np.ndarray:
@@ -59,15 +60,19 @@ def sum_rewards(
     window: Window, rewards: np.ndarray, masks: np.ndarray, ends: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The columns `rewards` and `masks` of windows that begin at each row, float32."""
-    rows = np.arange(len(rewards))
-    total, alive, factor = np.zeros(len(rewards)), np.ones(len(rewards)), np.ones(len(rewards))
-    for k in range(window.n_step):
-        inside = rows + k <= ends
-        at = np.minimum(rows + k, ends)
-        total += np.where(inside, window.discount**k * alive * rewards[at], 0.0)
-        alive *= np.where(inside, masks[at], 1.0)
-        factor = np.where(inside, window.discount**k, factor)
-    return total.astype(np.float32), (factor * alive).astype(np.float32)
+    sums, kept = np.empty(len(rewards), np.float32), np.empty(len(rewards), np.float32)
+    for first in range(0, len(rewards), BLOCK):  # in blocks: the sums are made in float64
+        rows = np.arange(first, min(first + BLOCK, len(rewards)))
+        last = ends[rows]
+        total, alive, factor = np.zeros(len(rows)), np.ones(len(rows)), np.ones(len(rows))
+        for k in range(window.n_step):
+            inside = rows + k <= last
+            at = np.minimum(rows + k, last)
+            total += np.where(inside, window.discount**k * alive * rewards[at], 0.0)
+            alive *= np.where(inside, masks[at], 1.0)
+            factor = np.where(inside, window.discount**k, factor)
+        sums[rows], kept[rows] = total, factor * alive
+    return sums, kept
 
 
 def steps_from(first: Any, ends: Any, count: int, xp: Any) -> tuple[Any, Any]:

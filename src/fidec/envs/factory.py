@@ -9,6 +9,7 @@ from typing import Any
 
 import gymnasium
 
+from fidec.envs.control import controlled
 from fidec.envs.families import FAMILIES
 from fidec.envs.family import EnvOptions, TaskInfo, success_or_return, takes_render_mode
 from fidec.envs.frames import stacked
@@ -36,11 +37,12 @@ class EnvFactory:
     """What a policy records, so that its environment can be made without the data."""
 
     def function(self, spec: Spec | None = None, render_mode: str | None = None) -> Callable[[], gymnasium.Env]:
-        """A function without arguments that makes the environment, with the observations of this specification."""
+        """A function without arguments that makes the environment, as a policy of this specification acts in it."""
         make = partial(self.make, render_mode)
         if spec is None:
             return make
-        return partial(stacked, make, spec.frame_stack, spec.history, tuple(part.name for part in spec.parts))
+        late = partial(controlled, make, *spec.bounds, spec.delay)
+        return partial(stacked, late, spec.frame_stack, spec.history, tuple(part.name for part in spec.parts))
 
 
 def factory_of(

@@ -11,6 +11,7 @@ import numpy as np
 
 from fidec.errors import RunError
 from fidec.export.trace import Choice, Program
+from fidec.parts import named
 from fidec.store import versions
 from fidec.store.rundir import RunDirectory
 from fidec.train.policy import Policy
@@ -26,16 +27,19 @@ _HARMLESS = {ord(character): None for character in "`<>[]|\\*_#"}
 def describe(policy: Policy, program: Program, choice: Choice, target: str, license: str | None) -> dict[str, Any]:
     """The metadata that do not depend on the run or the verification."""
     spec, low_high = policy.spec, policy.spec.bounds
+    parts = named("observations", spec.observations(lambda part: part))
     inputs: list[dict[str, Any]] = [
         {
-            "name": "observations",
-            "shape": ["batch", *spec.observation_shape],
-            "dtype": spec.observation_dtype,
+            "name": name,
+            "shape": ["batch", *part.shape],
+            "dtype": part.dtype,
             "units": "of the data that was trained on; normalisation is inside"
-            if spec.observation_mean is not None
+            if part.mean is not None
             else "of the data that was trained on",
-            "frame_stack": spec.frame_stack,
+            "frame_stack": spec.frame_stack if part.image else 1,
+            **({"history": spec.history} if spec.history > 1 and not part.image else {}),
         }
+        for name, part in parts.items()
     ]
     if program.width:
         columns = []
@@ -55,6 +59,8 @@ def describe(policy: Policy, program: Program, choice: Choice, target: str, lice
         "license": license,
         "chunk": spec.chunk,
         "replan": spec.replan,
+        "ensemble": spec.ensemble,
+        "delay": spec.delay,
         **choice._asdict(),
         "inputs": inputs,
         "outputs": [output],
@@ -89,7 +95,7 @@ def plain(text: Any) -> str:
 def readme(metadata: Mapping[str, Any]) -> str:
     """The model card."""
     target, verification = metadata["target"], metadata["verification"]
-    observations, *noise = metadata["inputs"]
+    noise = [each for each in metadata["inputs"] if each["name"] == "noise"]
     (actions,) = metadata["outputs"]
     data, evaluation, step = metadata["data"], metadata["evaluation"], metadata["step"]
     lines = [
@@ -107,8 +113,8 @@ def readme(metadata: Mapping[str, Any]) -> str:
     if dials:
         lines.append(f"- Fixed at export: {', '.join(dials)}")
     lines += ["", "## Inputs and output", "", "| name | shape | type | content |", "|---|---|---|---|"]
-    stacked = f"; {observations['frame_stack']} frames, the oldest first" if observations["frame_stack"] > 1 else ""
-    lines.append(_row(observations, observations["units"] + stacked))
+    for each in metadata["inputs"][: -1 if noise else None]:
+        lines.append(_row(each, each["units"] + _stacked(each)))
     for each in noise:
         parts = [_distribution(column) for column in each["columns"]]
         lines.append(_row(each, "; ".join(parts) + "; zeros give the action without noise"))
@@ -148,6 +154,13 @@ def readme(metadata: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _stacked(entry: Mapping[str, Any]) -> str:
+    """How many successive observations an input has, in words."""
+    if entry["frame_stack"] > 1:
+        return f"; {entry['frame_stack']} frames, the oldest first"
+    return f"; {entry['history']} successive vectors, the oldest first" if "history" in entry else ""
+
+
 def _row(entry: Mapping[str, Any], content: str) -> str:
     shape = f"({', '.join(map(str, entry['shape']))})"
     return f"| `{entry['name']}` | {shape} | {entry['dtype']} | {content} |"
@@ -180,8 +193,8 @@ def noise_source(columns: Any, generator: str = "rng") -> str:
 
 def snippet(metadata: Mapping[str, Any]) -> str:
     """A program that runs beside the files."""
-    target, observations = metadata["target"], metadata["inputs"][0]
-    noise = metadata["inputs"][1]["columns"] if len(metadata["inputs"]) > 1 else None
+    target, *parts = metadata["target"], *(each for each in metadata["inputs"] if each["name"] != "noise")
+    noise = metadata["inputs"][-1]["columns"] if len(metadata["inputs"]) > len(parts) else None
     first = {
         "onnx": [
             "import numpy as np",
@@ -198,17 +211,32 @@ def snippet(metadata: Mapping[str, Any]) -> str:
         ],
         "numpy": ["import numpy as np", "", "import policy  # policy.py, with policy.safetensors beside it"],
     }[target]
-    shape = f"(batch, {', '.join(map(str, observations['shape'][1:]))})"
     lines = [*first, "", "batch = 1"]
-    lines.append(f'observations = np.zeros({shape}, "{np.dtype(observations["dtype"]).name}")')
-    names = ["observations"]
+    several = parts[0]["name"] != "observations"
+    if several:
+        lines += ["observations = {", *(f'    "{_part(each)}": {_zeros(each)},' for each in parts), "}"]
+    else:
+        lines.append(f"observations = {_zeros(parts[0])}")
     if noise is not None:
         lines += ["rng = np.random.default_rng(0)", f"noise = {noise_source(noise)}"]
-        names.append("noise")
-    arguments = ", ".join(names)
-    feed = ", ".join(f'"{name}": {name}' for name in names)
-    calls = {"onnx": f'(actions,) = policy.run(["actions"], {{{feed}}})', "stablehlo": f"actions = act({arguments})"}
-    return "\n".join([*lines, calls.get(target, f"actions = policy.act({arguments})"), "print(actions)"])
+    names = [f'observations["{_part(each)}"]' for each in parts] if several else ["observations"]
+    names += [] if noise is None else ["noise"]
+    feed = ", ".join(f'"{each["name"]}": {name}' for each, name in zip(metadata["inputs"], names, strict=True))
+    calls = {
+        "onnx": f'(actions,) = policy.run(["actions"], {{{feed}}})',
+        "stablehlo": f"actions = act({', '.join(names)})",
+        "numpy": f"actions = policy.act(observations{'' if noise is None else ', noise'})",
+    }
+    return "\n".join([*lines, calls[target], "print(actions)"])
+
+
+def _part(entry: Mapping[str, Any]) -> str:
+    return entry["name"].partition("/")[2]
+
+
+def _zeros(entry: Mapping[str, Any]) -> str:
+    shape = f"(batch, {', '.join(map(str, entry['shape'][1:]))})"
+    return f'np.zeros({shape}, "{np.dtype(entry["dtype"]).name}")'
 
 
 def as_text(metadata: Mapping[str, Any]) -> dict[str, str]:

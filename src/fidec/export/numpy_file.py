@@ -8,7 +8,7 @@ from typing import Any
 
 from fidec.export.card import noise_source
 from fidec.export.numpy_operations import HELPERS
-from fidec.export.numpy_source import INDENT, write
+from fidec.export.numpy_source import INDENT, argument, write
 from fidec.export.trace import Program
 from fidec.store import files, trees
 
@@ -51,17 +51,25 @@ def draw_noise(batch, rng):
 def write_files(directory: Path, program: Program, metadata: Mapping[str, Any]) -> None:
     source = write(program)
     trees.save_flat(directory / "policy.safetensors", source.weights)
-    columns: Sequence[Any] = metadata["inputs"][1]["columns"] if program.width else ()
+    columns: Sequence[Any] = metadata["inputs"][-1]["columns"] if program.width else ()
     parts = [_HEAD.format(noise=", noise" if program.width else "")]
     parts += [f"\n\n{HELPERS[name]}" for name in source.helpers]
     if columns:
         parts.append(_NOISE.format(draw=noise_source(columns)))
-    shape = ", ".join(map(str, ("batch", *program.spec.observation_shape)))
     noise = f", noise (batch, {program.width})" if program.width else ""
+    inputs = {name: kind for name, kind in program.inputs().items() if name != "noise"}
+    shapes = ", ".join(f"{argument(name)} ({', '.join(map(str, _sizes(kind)))})" for name, kind in inputs.items())
+    lines = [f"{argument(name)} = np.asarray({argument(name)}, np.{kind.dtype})" for name, kind in inputs.items()]
+    lines = ["observations = dict(observations)", *lines] if program.spec.parts else lines
+    lines.append(f"B = len({argument(next(iter(inputs)))})")
     parts.append(
         f"\n\ndef act(observations{', noise' if program.width else ''}):\n"
-        f'{INDENT}"""Actions for observations ({shape}){noise}. README.md has their units."""\n'
-        f"{INDENT}observations = np.asarray(observations, np.{program.spec.observation_dtype})\n"
-        f"{INDENT}B = len(observations)\n{source.body}\n"
+        f'{INDENT}"""Actions for {shapes}{noise}. README.md has their units."""\n'
+        + "".join(f"{INDENT}{line}\n" for line in lines)
+        + f"{source.body}\n"
     )
     files.atomic_write(directory / "policy.py", "".join(parts))
+
+
+def _sizes(kind: Any) -> list[Any]:
+    return ["batch", *kind.shape[1:]]

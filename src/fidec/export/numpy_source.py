@@ -167,13 +167,19 @@ def weight(name: str) -> str:
     return f"W[{name!r}]"
 
 
+def argument(name: str) -> str:
+    """An input in the source: `observations`, `noise`, or an entry of the dictionary of parts."""
+    column, _, part = name.partition("/")
+    return f"{column}[{part!r}]" if part else column
+
+
 def write(program: Program) -> Source:
     """The lines of the policy, and the arrays that they use."""
     writer = NumpyWriter()
     writer.weights.update(program.weights)
     arguments: list[Value] = [Reference(weight(name), a.shape, a.dtype) for name, a in program.weights.items()]
-    for name, kind in zip(("observations", "noise"), program.inputs(), strict=False):
-        arguments.append(Reference(name, kind.shape, kind.dtype))
+    for name, kind in program.inputs().items():
+        arguments.append(Reference(argument(name), kind.shape, kind.dtype))
     (actions,) = walk(program.jaxpr, arguments, writer)
     writer.add(-1, f"return {writer.array(actions)}")
     return Source(_render(writer.lines), writer.weights, writer.helpers)

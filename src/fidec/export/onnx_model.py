@@ -24,8 +24,8 @@ class OnnxWriter:
     format, others = "ONNX", ("stablehlo", "numpy")
     unrolls = True
 
-    def __init__(self, onnx: Any, weights: Mapping[str, np.ndarray]):
-        self.onnx = onnx
+    def __init__(self, onnx: Any, weights: Mapping[str, np.ndarray], batched: str = "observations"):
+        self.onnx, self.batched = onnx, batched  # an input whose first axis is the batch
         self.nodes: list[Any] = []
         self.constants: dict[str, np.ndarray] = {}
         self._by_content: dict[Any, str] = {}
@@ -77,7 +77,7 @@ class OnnxWriter:
     def _size(self, slope: int, start: int) -> str:
         if not slope:
             return self.integers([start])
-        shape = self.node("Shape", ["observations"])
+        shape = self.node("Shape", [self.batched])
         batch = self.node("Slice", [shape, self.integers([0]), self.integers([1])])
         product = batch if slope == 1 else self.node("Mul", [batch, self.integers([slope])])
         return product if not start else self.node("Add", [product, self.integers([start])])
@@ -118,11 +118,11 @@ def build(program: Program, metadata: Mapping[str, str]) -> bytes:
     """The model as the bytes of an ONNX file."""
     onnx = require("onnx", "export", "export to ONNX")
     require("onnx.helper", "export", "export to ONNX")
-    writer = OnnxWriter(onnx, program.weights)
+    writer = OnnxWriter(onnx, program.weights, next(iter(program.inputs())))
     arguments: list[Value] = [Constant(array, array.shape) for array in program.weights.values()]
     # A weight that is one number has no shape, which is how a constant that is the same everywhere looks, too.
     inputs = []
-    for name, kind in zip(("observations", "noise"), program.inputs(), strict=False):
+    for name, kind in program.inputs().items():
         arguments.append(Reference(name, kind.shape, kind.dtype))
         inputs.append(_type(onnx, name, kind.shape, kind.dtype))
     (actions,) = walk(program.jaxpr, arguments, writer)

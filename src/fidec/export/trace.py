@@ -17,6 +17,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from fidec import rng
 from fidec.errors import ConfigError
 from fidec.export.draws import Draw, Recorder, Replayer, draws_of, evaluate, margin
+from fidec.parts import Observations, arrays_of, named
 from fidec.store import trees
 from fidec.train.acting import dials, select_act
 from fidec.train.policy import Policy
@@ -62,23 +63,24 @@ class Column(NamedTuple):
 class Program(NamedTuple):
     """A traced policy."""
 
-    jaxpr: Any  # closed: (*weights, observations[, noise]) to actions in the user's units
+    jaxpr: Any  # closed: (*weights, *observations[, noise]) to actions in the user's units; one input for each part
     weights: dict[str, np.ndarray]  # those that are used, by their names, in the order of the arguments
     columns: list[Column]
     width: int  # of the noise; 0 if the policy takes none
     spec: Spec
 
     def function(self) -> Callable[..., Any]:
-        """(observations[, noise]) to actions, as a function that `jax.export` can trace with `inputs()`."""
+        """(*observations[, noise]) to actions, as a function that `jax.export` can trace with `inputs()`."""
         weights = [jnp.asarray(array) for array in self.weights.values()]
         run = jax.jit(core.jaxpr_as_fun(self.jaxpr))
         return lambda *inputs: run(*weights, *inputs)[0]
 
-    def inputs(self) -> list[jax.ShapeDtypeStruct]:
-        """The types of the observations and of the noise, if there is any."""
-        return [
-            jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in self.jaxpr.jaxpr.invars[len(self.weights) :]
-        ]
+    def inputs(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """The types of the observations, one for each part, and of the noise, if there is any, by name."""
+        names = [*named("observations", self.spec.observations(lambda part: part)), "noise"]
+        variables = self.jaxpr.jaxpr.invars[len(self.weights) :]
+        types = [jax.ShapeDtypeStruct(each.aval.shape, each.aval.dtype) for each in variables]
+        return dict(zip(names, types, strict=False))
 
 
 def symbolic_batch() -> Any:
@@ -103,30 +105,29 @@ def linear(dimension: Any) -> tuple[int, int]:
 
 def trace(policy: Policy, choice: Choice) -> Program:
     """The policy as a program. ConfigError says why a method cannot be one."""
-    spec, named = policy.spec, _weights(policy)
-    observations = jax.ShapeDtypeStruct((symbolic_batch(), *spec.observation_shape), spec.observation_dtype)
+    spec, known, batch = policy.spec, _weights(policy), symbolic_batch()
+    observations = _types(spec, batch)
     acting = _acting(policy, choice, observations)
     columns = _columns(draws_of(acting.jaxpr)) if choice.noise else []
     width = columns[-1].stop if columns else 0
 
     def whole(weights, observations, *noise):
         draws = [column.unpack(noise[0]) for column in columns] if columns else _zeros(acting.jaxpr)
-        (actions,) = evaluate(acting, [*weights, observations, None], Replayer(draws))
+        (actions,) = evaluate(acting, [*weights, *arrays_of(observations), None], Replayer(draws))
         return in_user_units(spec, actions)
 
-    arguments = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in named.values()]
-    inputs = [observations] + ([jax.ShapeDtypeStruct((observations.shape[0], width), "float32")] if width else [])
+    arguments = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in known.values()]
+    inputs = [observations] + ([jax.ShapeDtypeStruct((batch, width), "float32")] if width else [])
     closed = jax.make_jaxpr(whole)(arguments, *inputs)
-    jaxpr, used = dce_jaxpr(closed.jaxpr, [True], [False] * len(arguments) + [True] * len(inputs))
-    weights = {name: named[name] for name, is_used in zip(named, used, strict=False) if is_used}
+    kept = [False] * len(arguments) + [True] * len(jax.tree.leaves(inputs))
+    jaxpr, used = dce_jaxpr(closed.jaxpr, [True], kept)
+    weights = {name: known[name] for name, is_used in zip(known, used, strict=False) if is_used}
     return Program(core.ClosedJaxpr(jaxpr, closed.consts), weights, columns, width, spec)
 
 
 def draws(policy: Policy, choice: Choice) -> list[Draw]:
     """What the policy draws in a call for one observation."""
-    spec = policy.spec
-    observations = jax.ShapeDtypeStruct((1, *spec.observation_shape), spec.observation_dtype)
-    return draws_of(_acting(policy, choice, observations).jaxpr)
+    return draws_of(_acting(policy, choice, _types(policy.spec, 1)).jaxpr)
 
 
 def record(policy: Policy, choice: Choice, program: Program, batch: int) -> Callable[..., tuple[Any, Any]]:
@@ -134,18 +135,17 @@ def record(policy: Policy, choice: Choice, program: Program, batch: int) -> Call
 
     The margin (batch,) is None if the policy makes no choice by value.
     """
-    spec = policy.spec
-    acting = _acting(policy, choice, jax.ShapeDtypeStruct((batch, *spec.observation_shape), spec.observation_dtype))
+    acting = _acting(policy, choice, _types(policy.spec, batch))
     weights = list(_weights(policy).values())
 
     @jax.jit
     def run(weights, observations, key):
         source = Recorder()
-        evaluate(acting, [*weights, observations, key], source)
+        evaluate(acting, [*weights, *arrays_of(observations), key], source)
         margins = [margin(*each) for each in source.margins]
         return source.drawn, [each for each in margins if each.shape == (batch,)]
 
-    def recorded(observations: np.ndarray, key: Any) -> tuple[Any, Any]:
+    def recorded(observations: Observations, key: Any) -> tuple[Any, Any]:
         drawn, margins = run(weights, observations, key)
         noise = [column.pack(np.asarray(each)) for column, each in zip(program.columns, drawn, strict=False)]
         return (
@@ -156,8 +156,13 @@ def record(policy: Policy, choice: Choice, program: Program, batch: int) -> Call
     return recorded
 
 
+def _types(spec: Spec, batch: Any) -> Any:
+    """The types of a batch of observations."""
+    return spec.observations(lambda part: jax.ShapeDtypeStruct((batch, *part.shape), part.dtype))
+
+
 def _acting(policy: Policy, choice: Choice, observations: Any) -> Any:
-    """The closed program (*weights, observations, key) to actions in [-1, 1], without parts that it does not need."""
+    """The closed program (*weights, *observations, key) to actions in [-1, 1], without what it does not need."""
     act = select_act(policy.algorithm, choice.candidates)
     factors = dials(act, noise=choice.noise, strength=choice.strength)
     leaves, structure = jax.tree.flatten(policy.state)
@@ -165,7 +170,6 @@ def _acting(policy: Policy, choice: Choice, observations: Any) -> Any:
     def whole(leaves, observations, key):
         return act(jax.tree.unflatten(structure, leaves), observations, key, **factors)
 
-    observations = jax.ShapeDtypeStruct(observations.shape, observations.dtype)
     types = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
     with _unchecked():
         closed = jax.make_jaxpr(whole)(types, observations, rng.stream(0, "act"))

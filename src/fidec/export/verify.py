@@ -14,9 +14,10 @@ from fidec import launch, rng
 from fidec.data import OfflineDataset
 from fidec.errors import RunError
 from fidec.export.trace import Choice, Program, record
+from fidec.parts import Observations, map_parts, named, rows_of
 from fidec.train.origin import observations_at
 from fidec.train.policy import Policy
-from fidec.types import Spec
+from fidec.types import Part, Spec
 
 TOLERANCE = 1e-5
 TIE = 1e-5  # candidates whose values differ by less, relative to the values: rounding may decide between them
@@ -25,53 +26,59 @@ SECONDS = 3600.0
 
 
 class Sample(NamedTuple):
-    """Inputs, what fidec's policy answers, and how clearly it chose; in parts of one size (parts, size, ...)."""
+    """Inputs, what fidec's policy answers, and how clearly it chose; in pieces of one size (pieces, size, ...)."""
 
-    observations: np.ndarray
+    observations: Observations
     noise: np.ndarray | None
     actions: np.ndarray
     margin: np.ndarray | None
 
 
-def observations_for(spec: Spec, dataset: OfflineDataset | None, count: int, seed: int) -> tuple[np.ndarray, int]:
+def observations_for(spec: Spec, dataset: OfflineDataset | None, count: int, seed: int) -> tuple[Observations, int]:
     """`count` random observations and, with data, as many of its own; and the number of the latter.
 
     Random vectors have the mean and the width of the data if these are known, else those of a standard normal.
     """
     generator = np.random.default_rng([seed, 1])
-    shape = (count, *spec.observation_shape)
-    real = None
-    if dataset is not None:
-        rows = np.sort(generator.choice(dataset.size, count, replace=dataset.size < count))
-        real = observations_at(dataset, rows, spec.frame_stack)
-    if np.dtype(spec.observation_dtype).kind != "f":
-        limits = np.iinfo(spec.observation_dtype)
-        drawn = generator.integers(limits.min, limits.max, shape, dtype=spec.observation_dtype, endpoint=True)
-    else:
-        mean, width = (0.0, 1.0) if real is None else (real.mean(axis=0), real.std(axis=0))
-        if spec.observation_mean is not None:
-            mean, width = np.asarray(spec.observation_mean), np.asarray(spec.observation_std)
-        drawn = (mean + width * generator.standard_normal(shape)).astype(spec.observation_dtype)
-    return (drawn, 0) if real is None else (np.concatenate([drawn, real.astype(drawn.dtype)]), len(real))
+    if dataset is None:
+        return spec.observations(lambda part: _random(generator, part, count, None)), 0
+    rows = np.sort(generator.choice(dataset.size, count, replace=dataset.size < count))
+
+    def both(part: Part, real: np.ndarray) -> np.ndarray:
+        return np.concatenate([_random(generator, part, count, real), real.astype(part.dtype)])
+
+    return spec.map(both, observations_at(dataset, rows, spec)), count
+
+
+def _random(generator: np.random.Generator, part: Part, count: int, real: np.ndarray | None) -> np.ndarray:
+    shape = (count, *part.shape)
+    if np.dtype(part.dtype).kind != "f":
+        limits = np.iinfo(part.dtype)
+        return generator.integers(limits.min, limits.max, shape, dtype=part.dtype, endpoint=True)
+    mean, width = (0.0, 1.0) if real is None else (real.mean(axis=0), real.std(axis=0))
+    if part.mean is not None:
+        mean, width = np.asarray(part.mean), np.asarray(part.std)
+    return (mean + width * generator.standard_normal(shape)).astype(part.dtype)
 
 
 def sample(
-    policy: Policy, choice: Choice, program: Program, observations: np.ndarray, seed: int, size: int
+    policy: Policy, choice: Choice, program: Program, observations: Observations, seed: int, size: int
 ) -> Sample:
     """What the policy does, in calls of `size` observations. The noise of each call is what the policy draws."""
     policy = Policy(policy.algo, policy.options, policy.spec, policy.state)  # with its own count of calls
     policy.reset(seed)
-    parts = observations.reshape(-1, size, *observations.shape[1:])
+    pieces = map_parts(lambda array: array.reshape(-1, size, *array.shape[1:]), observations)
     noises, margins, actions = [], [], []
     with jax.default_device(jax.devices("cpu")[0]):  # whose products have the precision of float32
         run = record(policy, choice, program, size)
-        for number, part in enumerate(parts):
-            actions.append(policy(part, **choice._asdict()))
-            noise, margin = run(part, rng.at(rng.stream(seed, "act"), number))
+        for number in range(rows_of(pieces)):
+            piece = map_parts(lambda array, number=number: array[number], pieces)
+            actions.append(policy(piece, **choice._asdict()))
+            noise, margin = run(piece, rng.at(rng.stream(seed, "act"), number))
             noises.append(noise)
             margins.append(margin)
     return Sample(
-        parts,
+        pieces,
         np.stack(noises) if program.width else None,
         np.stack(actions),
         None if margins[0] is None else np.stack(margins),
@@ -82,10 +89,8 @@ def run_alone(target: str, directory: Path, sample: Sample) -> np.ndarray:
     """The actions of the export, computed in a process that can import neither fidec nor, in most cases, JAX."""
     with tempfile.TemporaryDirectory() as place:
         inputs, outputs = Path(place) / "inputs.npz", Path(place) / "outputs.npy"
-        if sample.noise is None:
-            np.savez(inputs, observations=sample.observations)
-        else:
-            np.savez(inputs, observations=sample.observations, noise=sample.noise)
+        noise = {} if sample.noise is None else {"noise": sample.noise}
+        np.savez(inputs, **named("observations", sample.observations), **noise)
         script = str(Path(__file__).with_name("check.py"))
         words = ("-W", "ignore", script, target, str(directory.absolute()), str(inputs), str(outputs))
         ended = launch.run(*words, timeout=SECONDS, environ={"JAX_PLATFORMS": "cpu"})

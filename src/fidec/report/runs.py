@@ -16,7 +16,7 @@ from fidec.train.config import RunConfig, read_config
 SUCCESS, NORMALISED, RETURN, OTHER = "success in percent", "normalised score", "return", "score"  # the units
 # Fields that change neither what is learned nor how it is evaluated.
 _FREE = ("seed", "out", "data_dir", "check_data", "memory_limit", "log_interval", "checkpoint_interval")
-_FREE += ("keep_checkpoints", "track", "eval_interval", "eval_envs", "eval_timeout")
+_FREE += ("keep_checkpoints", "track", "eval_interval", "eval_envs", "eval_timeout", "devices")
 # Fields that say what is trained for. The hashes say which data.
 _PLACE = ("task", "env", "data", "buffer", "action_low", "action_high")
 # How a policy is evaluated.

@@ -14,6 +14,7 @@ import numpy as np
 
 from fidec import rng
 from fidec.errors import ConfigError
+from fidec.parts import arrays_of
 from fidec.serve.asking import Ask
 from fidec.train.acting import dials, has_dial, select_act
 from fidec.train.policy import Policy
@@ -48,18 +49,19 @@ class Lanes:
 
     def warm_up(self, size: int) -> None:
         """Compile for batches of this size."""
-        ask = Ask(np.zeros(self.spec.observation_shape, self.spec.observation_dtype), 0, 0, 1.0, 1.0)
+        ask = Ask(self.spec.zeros(), 0, 0, 1.0, 1.0)
         for _ in range(3):  # the call after the first one takes milliseconds too
             self([ask] * size)
 
     def __call__(self, asks: Sequence[Ask]) -> np.ndarray:
         count = len(asks)
         size = next(size for size in self.sizes if size >= count)
-        observations = np.zeros((size, *self.spec.observation_shape), self.spec.observation_dtype)
+        observations = self.spec.zeros(size)
         places = np.zeros((size, 2), np.uint32)
         factors = np.ones((size, len(self.dials)), np.float32)
         for lane, ask in enumerate(asks):
-            observations[lane] = ask.observation
+            for every, own in zip(arrays_of(observations), arrays_of(ask.observation), strict=True):
+                every[lane] = own
             places[lane] = ask.seed, ask.step
             factors[lane] = [getattr(ask, name) for name in self.dials]
         actions = np.asarray(self._run(self._leaves, observations, places, factors))[:count]

@@ -16,6 +16,7 @@ import numpy as np
 from fidec.data.columns import ACTION_TOLERANCE
 from fidec.data.statistics import AT_BOUND, distances, features_of
 from fidec.errors import CheckpointError
+from fidec.parts import Observations
 from fidec.train.policy import Policy
 
 WINDOW = 256  # requests that the figures are about
@@ -30,8 +31,10 @@ class Monitor:
     def __init__(self, policy: Policy, warn: Callable[[str], None]):
         self.statistics: dict[str, Any] = policy.info["data_statistics"]
         spec = policy.spec
-        self._channels = spec.observation_shape[-1] // spec.frame_stack if spec.images else 0
-        features = self._channels or int(np.prod(spec.observation_shape))
+        self._newest = spec.observations(spec.newest)
+        features = sum(
+            spec.newest(part) * (1 if part.image else int(np.prod(part.shape[:-1]))) for part in spec.inputs
+        )
         self._seen = _columns(self.statistics, "observations", features)
         self._acted = _columns(self.statistics, "actions", spec.step_dim)
         self._usual = float(self.statistics["distance"]["p99"])
@@ -41,9 +44,9 @@ class Monitor:
         self._rows, self._count = np.zeros((WINDOW, len(_COLUMNS))), 0
         self._warn, self._warned, self._lock = warn, False, threading.Lock()
 
-    def __call__(self, observations: np.ndarray, actions: np.ndarray) -> None:
+    def __call__(self, observations: Observations, actions: np.ndarray) -> None:
         """Observations (requests, ...) and actions (requests, chunk, dimensions), in the units of the data."""
-        features = features_of(observations, self._channels)
+        features = features_of(observations, self._newest)
         mean, std, low, high = self._seen
         distance = distances(features, mean, std)
         outside = ((features < low) | (features > high)).mean(axis=1)

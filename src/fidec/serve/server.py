@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fidec.parts import map_parts
 from fidec.serve.asking import Ask, Reader
 from fidec.serve.batching import Batcher
 from fidec.serve.errors import Refused
@@ -16,6 +17,7 @@ from fidec.serve.lanes import Lanes
 from fidec.serve.metrics import Metrics
 from fidec.serve.monitor import make_monitor
 from fidec.serve.streams import Stream, Streams
+from fidec.types import Part
 
 _MEANINGS = {
     "requests": "Requests that the figures of the monitor are about.",
@@ -49,7 +51,7 @@ class Server:
         self.clients: set[Any] = set()  # open websockets
         self.facts = self._facts(version, monitoring) | {"noise": noise, "strength": strength}
         # A number of an observation takes up to 25 characters in JSON. Clients may send more than the policy reads.
-        self.largest_message = max(2**22, 32 * int(np.prod(self.spec.observation_shape)))
+        self.largest_message = max(2**22, 32 * sum(int(np.prod(part.shape)) for part in self.spec.inputs))
 
     def start(self) -> None:
         """Start the thread that computes, inside a running event loop."""
@@ -90,7 +92,8 @@ class Server:
         """Compare what was seen and done with the data."""
         rows = [row for row, result in enumerate(results) if isinstance(result, np.ndarray)]
         if self.monitor is not None and rows:
-            self.monitor(np.stack([asks[row].observation for row in rows]), np.stack([results[row] for row in rows]))
+            seen = map_parts(lambda *each: np.stack(each), *(asks[row].observation for row in rows))
+            self.monitor(seen, np.stack([results[row] for row in rows]))
 
     def _facts(self, version: str, monitoring: str) -> dict[str, Any]:
         policy, spec, (low, high) = self.lanes.policy, self.spec, self.spec.bounds
@@ -99,22 +102,31 @@ class Server:
             "server": f"fidec {version}",
             "algo": policy.algo,
             **{name: value for name, value in known.items() if isinstance(value, str | int)},
-            "observation": {
-                "shape": list(spec.observation_shape),
-                "dtype": spec.observation_dtype,
-                "fields": list(self.reader.names),
-                "frame_stack": spec.frame_stack,
-            },
+            "observation": self._observation_facts(),
             "actions": {
                 "shape": [spec.chunk, spec.step_dim],
                 "low": list(low),
                 "high": list(high),
                 "replan": spec.replan,
+                "ensemble": spec.ensemble,
+                "delay": spec.delay,
             },
             "dials": list(self.lanes.dials),
             "largest_batch": self.lanes.sizes[-1],
             "monitor": monitoring,
         }
+
+    def _observation_facts(self) -> dict[str, Any]:
+        """What a message has to have; of several parts a table by name."""
+
+        def facts(part: Part) -> dict[str, Any]:
+            counts = {"frame_stack": self.spec.frame_stack if part.image else 1}
+            counts |= {"history": self.spec.history} if self.spec.history > 1 and not part.image else {}
+            fields = list(self.reader.fields(part))
+            return {"shape": list(part.shape), "dtype": part.dtype, "fields": fields, **counts}
+
+        found = self.spec.observations(facts)
+        return {"parts": found} if self.spec.parts else found
 
     def describe(self) -> dict[str, Any]:
         """For GET /metadata: what is served, and how it goes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from fidec.train.policy import Frames
+from fidec.parts import Frames
 from fidec.types import Spec
 
 SEED = 0  # of a client that names none
@@ -13,14 +13,14 @@ REMEMBERED = 1024  # clients of HTTP
 
 
 class Stream:
-    """The position of one client, and its last frames if it sends single images.
+    """The position of one client, and its last observations if it sends single ones.
 
     A `shared` stream is that of all clients without a name. Their frames would be mixed, so it takes none.
     """
 
     def __init__(self, spec: Spec, shared: bool = False):
         self.seed, self.step, self.shared = SEED, 0, shared
-        self.frames = Frames(spec.frame_stack)
+        self.frames = Frames(spec.observations(spec.stack_of))
 
     def restart(self, seed: int) -> None:
         self.seed, self.step = seed, 0

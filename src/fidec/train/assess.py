@@ -51,6 +51,8 @@ class Assessment:
     strength: float = 1.0
     replan: int | None = None
     """Steps of a chunk that are played; by default as in training."""
+    ensemble: float | None = None
+    """The mean over overlapping chunks (`fidec.train.chunks`); by default as in training."""
     fresh: bool = False
     """Whether the episodes are those of the evaluation at this step (`RunConfig.eval_seeds`)."""
 
@@ -67,6 +69,7 @@ class Assessment:
         noise: float = 1.0,
         strength: float = 1.0,
         replan: int | None = None,
+        ensemble: float | None = None,
     ) -> Assessment:
         """Of a run directory or a policy directory. What is not given is taken from the run."""
         directory = Path(directory)
@@ -101,14 +104,14 @@ class Assessment:
             noise=noise,
             strength=strength,
             replan=replan,
+            ensemble=ensemble,
             fresh=seed is None and config.eval_seeds == "fresh",
         )
 
     @property
     def spec(self) -> Spec:
-        """The specification of the policy, with the number of steps that are played of a chunk."""
-        spec = self.policy.spec
-        return spec.chunked(spec.chunk, spec.replan if self.replan is None else self.replan)
+        """The specification of the policy, with the way in which its chunks are played."""
+        return self.policy.spec.played(self.replan, self.ensemble)
 
     @property
     def step(self) -> int:
@@ -130,6 +133,7 @@ class Assessment:
         }
         if self.spec.chunk > 1:
             facts |= {"chunk": self.spec.chunk, "replan": self.spec.replan}
+            facts |= {} if self.spec.ensemble is None else {"ensemble": self.spec.ensemble}
         return facts | ({"note": self.env.note} if self.env.note else {})
 
     def evaluator(self, episodes: int) -> Evaluator:

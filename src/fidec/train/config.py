@@ -109,6 +109,10 @@ class RunConfig:
     does not store its bounds."""
     action_high: tuple[float, ...] | None = None
     """Highest actions, likewise."""
+    action_quantile: float | None = None
+    """Measure each action dimension by the data's own range: this quantile stands for -1, its opposite for 1, such as
+    0.01 and 0.99. Actions beyond are clipped to them, and so the policy never leaves this range. By default the
+    action bounds."""
     check_data: bool = True
     """Check your own data before training: print warnings and stop at errors. `fidec data check` shows everything."""
     data_dir: Path | None = None
@@ -119,6 +123,10 @@ class RunConfig:
     memory_limit: float | None = None
     """GB. Data larger than this is not copied to the device as a whole. Its batches are read from main memory, or,
     for large images in npz files, from the disk. By default half of the device's free memory."""
+    devices: int | None = None
+    """Split each batch over this many devices of the machine, a divisor of --batch-size. The result is that of one
+    device up to rounding. By default one: networks of the usual sizes are too small to gain from more. Several
+    --seeds are spread over all devices, each run on one. An online phase uses one."""
     steps: Annotated[int, tyro.conf.arg(aliases=["--offline-steps"])] = _BY_PROTOCOL
     """Gradient steps on the data. By default as in the task's protocol; without a --task 100,000."""
     online_steps: int = 0
@@ -147,6 +155,10 @@ class RunConfig:
     not less."""
     replan: int | None = None
     """With --chunk: steps of a chunk that are played before the next one is chosen. By default all of them."""
+    ensemble: float | None = None
+    """With --replan below --chunk: an action is the mean of all chunks that have its step, with the weights exp(-m i)
+    for this m, i = 0 for the oldest chunk (temporal ensembling; ACT has m = 0.01). By default the newest chunk is
+    played."""
     value_start: Literal["zero", "data"] | None = None
     """Where the critic's values start: at about zero, as published, or at the data's mean return, which becomes the
     bias of its output layer. By default as in the preset, else zero."""
@@ -159,6 +171,9 @@ class RunConfig:
     frame_stack: int = 3
     """Images only: number of successive frames in an observation. 1 if the data's images are stacked already.
     Vectors have --history."""
+    delay: int = 0
+    """Steps between an observation and the beginning of its action, in training and in evaluations: the observation
+    is that much older, and contains the actions that were chosen since then."""
     history: int = 1
     """Vectors only: number of successive observations in an observation, the oldest first. Images have
     --frame-stack."""
@@ -270,7 +285,7 @@ class RunConfig:
         )
         for name in (*positive, "log_interval", "checkpoint_interval"):
             _at_least(1, name, getattr(self, name))
-        for name in ("seed", "eval_interval", "eval_envs", "flow_updates", "flow_refresh", "patience"):
+        for name in ("seed", "delay", "eval_interval", "eval_envs", "flow_updates", "flow_refresh", "patience"):
             _at_least(0, name, getattr(self, name))
         if self.value_start not in (None, "zero", "data"):
             raise ConfigError(f"value_start must be zero or data, not {self.value_start!r}")
@@ -285,16 +300,20 @@ class RunConfig:
             raise ConfigError(f"eval_timeout must be positive, not {self.eval_timeout}")
         if not 0 <= self.augment <= 1:
             raise ConfigError(f"augment is a probability, in [0, 1], not {self.augment}")
+        if self.action_quantile is not None and not 0 <= self.action_quantile < 0.5:
+            raise ConfigError(f"action_quantile must lie in [0, 0.5), not {self.action_quantile}")
         if not 0 < self.buffer_fraction < 1:
             raise ConfigError(f"buffer_fraction must lie strictly between 0 and 1, not {self.buffer_fraction}")
 
-        for name in ("n_step", "replan"):
+        for name in ("n_step", "replan", "devices"):
             if getattr(self, name) is not None:
                 _at_least(1, name, getattr(self, name))
         if self.replan is not None and self.replan > self.chunk:
             raise ConfigError(
                 f"--replan {self.replan} is more than --chunk {self.chunk}: there are no further actions to play"
             )
+        if self.ensemble is not None and not (self.replan or self.chunk) < self.chunk:
+            raise ConfigError("--ensemble needs chunks that overlap: give --chunk and a smaller --replan")
         if self.n_step is not None and self.n_step < self.chunk:
             raise ConfigError(
                 f"--n-step {self.n_step} is less than --chunk {self.chunk}: the value of a chunk is known at its end"
@@ -340,6 +359,7 @@ class RunConfig:
             "flow",
             "check_data",
             "memory_limit",
+            "devices",
             "eval_envs",
             "eval_background",
             "track",

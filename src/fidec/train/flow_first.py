@@ -105,7 +105,7 @@ def load_flow(place: Path, config: RunConfig, dataset: OfflineDataset, spec: Spe
             f"{origin} was trained on other data: their SHA-256 is {trained_on[:12]}…, that of {dataset.source} is "
             f"{dataset.sha256[:12]}…. Train a flow on this data, with --flow-updates"
         )
-    names = [field.name for field in dataclasses.fields(Spec) if field.name not in ("chunk", "replan")]
+    names = [field.name for field in dataclasses.fields(Spec) if field.name not in ("chunk", "replan", "ensemble")]
     for name in ("chunk", *names):  # the chunk first: it is the option that explains the dimension
         own, other = getattr(spec, name), getattr(policy.spec, name)
         if own != other:
@@ -158,10 +158,12 @@ def draw_proposals(
     signals: Signals,
     quiet: bool,
     number: int = 0,
+    folder: Path | None = None,
 ) -> Any:
-    """What the frozen flow proposes at each next observation, in main memory; None if the method needs nothing.
+    """What the frozen flow proposes at each next observation; None if the method needs nothing.
 
-    Also None if a signal arrives. `number` counts how often the proposals were drawn before.
+    Also None if a signal arrives. `number` counts how often the proposals were drawn before. Large ones are in files
+    of the `folder`, else they are in main memory.
     """
     if algorithm.frozen is None or algorithm.frozen.propose is None:
         return None
@@ -176,4 +178,5 @@ def draw_proposals(
             size=IMAGES if dataset.spec.images else ROWS,
             report=progress.update,
             stopped=lambda: signals.received is not None,
+            folder=folder,
         )

@@ -25,6 +25,7 @@ from fidec.data.feed import Chunk, batch_of
 from fidec.data.replay import Replay
 from fidec.data.sampling import PLAIN, Joined, Mixture, Sampling, Source, draw
 from fidec.errors import NonFiniteError
+from fidec.train.devices import HERE, Place
 from fidec.types import Batch, Metrics, PRNGKey, Spec
 
 NEVER = int(np.iinfo(np.int32).max)
@@ -74,15 +75,16 @@ def step_by_step(spec: Spec) -> bool:
     return spec.images and jax.default_backend() == "cpu"
 
 
-def make_steps(algorithm: Algorithm, sampling: Sampling = PLAIN, *, looped: bool = True) -> Any:
+def make_steps(algorithm: Algorithm, sampling: Sampling = PLAIN, *, looped: bool = True, place: Place = HERE) -> Any:
     """steps(keys, carry, chunk, first, last) -> carry: the updates first, ..., last - 1, as one jitted loop.
 
     The chunk has the rows of all these steps. The carry is donated: its buffers are reused, and the caller must not
-    use it again. Unless `looped`, only the update of step `first` is made.
+    use it again. Unless `looped`, only the update of step `first` is made. At a `place` of several devices each of
+    them computes with its part of the rows, and all have the same carry.
     """
-    body = _body(algorithm, sampling)
+    body = _body(algorithm, sampling, place)
 
-    @partial(jax.jit, donate_argnums=1)
+    @partial(jax.jit, donate_argnums=1, out_shardings=place.whole)
     def steps(keys: Keys, carry: Carry, chunk: Chunk, first: jax.Array, last: jax.Array) -> Carry:
         if not looped:
             return body(keys, carry, chunk, first)
@@ -105,13 +107,13 @@ def make_stacked_steps(algorithm: Algorithm, sampling: Sampling = PLAIN) -> Any:
     return steps
 
 
-def _body(algorithm: Algorithm, sampling: Sampling) -> Callable[..., Carry]:
+def _body(algorithm: Algorithm, sampling: Sampling, place: Place = HERE) -> Callable[..., Carry]:
     """One step of one run."""
 
     def body(keys: Keys, carry: Carry, chunk: Chunk, step: Any) -> Carry:
         batch = batch_of(chunk, step, rng.at(keys.batch, step), sampling)
         state, metrics = algorithm.update(carry.state, batch, rng.at(keys.update, step))
-        return record(carry, state, metrics, step)
+        return place.constrain(record(carry, state, metrics, step))
 
     return body
 

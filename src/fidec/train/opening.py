@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -63,13 +64,13 @@ def open_sessions(
     if config.online_steps:
         online = algos.get(config.algo).build(config.online_options, spec)
 
-    def feed_at(config: RunConfig, flow: Flow | None, step: int) -> Feed:
+    def feed_at(config: RunConfig, flow: Flow | None, folder: Path, step: int) -> Feed:
         """The batches from this step on. Without proposals in the online phase, and if a signal ends the run here."""
         drawn: list[Any] = []
         if flow is not None and step < config.steps:
             number = step // config.flow_refresh if config.flow_refresh else 0
             state = with_flow(jax.jit(algorithm.init)(rng.stream(config.seed, "init")), flow)
-            how = (sampling, config.seed, signals, quiet, number)
+            how = (sampling, config.seed, signals, quiet, number, None if data.on_device else folder)
             drawn = [draw_proposals(algorithm, state, each, *how) for each in sources]
         return data.feed(config.seed, config.batch_size, sampling, [] if signals.received else drawn)
 
@@ -101,7 +102,7 @@ def open_sessions(
             identity=identity_of(config, dataset, buffer, init=initial, flow=flow),
             flow=flow,
             value=value,
-            make_feed=partial(feed_at, config, flow),
+            make_feed=partial(feed_at, config, flow, start.directory.path),
             online_algorithm=online,
             held_out=None if held is None else Validation(learner, held, sampling),
             callback=callback,
@@ -162,7 +163,8 @@ def _report(session: Session, start: Start, restored: Restored | None, initial: 
         message(f"resumed {start.directory.path} at step {session.step}")
     facts = {"buffer": _facts(start.buffer)} if start.buffer is not None else {}
     found = {"findings": list(start.messages)} if restored is None and is_checked(start.config, dataset) else {}
-    now = {**versions.environment({**_facts(dataset), **found}), **facts}
+    used = {"training_devices": start.config.devices or 1}
+    now = {**versions.environment({**_facts(dataset), **found}), **facts, **used}
     _record_versions(start.directory, now, message, start.salvage)
     start.directory.write_status("running", session.step)
 
@@ -195,7 +197,8 @@ def _record_versions(
         directory.write_environment(now)
         return
     last = (first.get("resumed") or [first])[-1]
-    for name in ("python", "packages", "platform", "backend", "devices", "xla_flags"):
+    last = {"training_devices": 1, **last}  # of a version that knew no other
+    for name in ("python", "packages", "platform", "backend", "devices", "training_devices", "xla_flags"):
         if last.get(name) != now[name]:
             message(
                 f"{name} changed since this run last ran ({last.get(name)} -> {now[name]}): "

@@ -13,6 +13,7 @@ from fidec.parts import Observations, map_parts
 from fidec.store.rundir import RunDirectory
 from fidec.train.config import RunConfig, read_config
 from fidec.train.policy import Policy
+from fidec.train.view import seen_by
 from fidec.types import Spec
 
 
@@ -42,13 +43,13 @@ def data_of(directory: Path, source: str | None = None, data_dir: Path | None = 
         config = read_config(run)
     config = replace(config, data_dir=data_dir or config.data_dir)
     if source is not None:
-        return config.load(source)
+        return seen_by(config, config.load(source))[0]
     if run is None:
         raise ConfigError(f"{directory} is a policy without its run, so its training data is not known. {advice}")
     if config.data is None:
         raise ConfigError(f"{directory} was trained on arrays given in Python, which are not stored. {advice}")
     try:
-        dataset = config.load(config.data)
+        (dataset,) = seen_by(config, config.load(config.data))
     except DataError as error:
         raise DataError(f"the training data of {directory}, {config.data}: {error} {advice}") from error
     recorded = (run.read_environment().get("dataset") or {}).get("sha256") if run.environment.exists() else None

@@ -19,8 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fidec import algos, compilation, rng
+from fidec.data.delay import Pending
 from fidec.errors import CheckpointError, ConfigError
-from fidec.parts import Frames, Observations, arrays_of, only_parts
+from fidec.parts import Frames, Observations, arrays_of, is_part_name, only_parts
 from fidec.store import files, trees
 from fidec.store.directories import read_directory, replacing_directory
 from fidec.store.rundir import runs_below
@@ -167,14 +168,22 @@ class Policy:
         """Stack the single observations of a control loop, images or vectors, to observations of this policy."""
         return Frames(self.spec.observations(self.spec.stack_of))
 
-    def player(self, replan: int | None = None, **how: Any) -> Player:
+    def pending(self) -> Pending:
+        """For a policy with a delay: add the actions that are on their way to the observations of a control loop.
+
+        `pending.reset()` begins an episode; `action = policy(pending(observation))`; `pending.add(action)`. With a
+        history or several frames, `frames(pending(observation))`.
+        """
+        return Pending(self.spec.delay, *self.spec.bounds)
+
+    def player(self, replan: int | None = None, ensemble: float | None = None, **how: Any) -> Player:
         """Play the policy step by step: one action for each observation, a new chunk every `replan` steps.
 
-        By default `replan` is that of the training run. `how` are arguments of the policy's calls. The actions are
-        those of single observations or of batches of a fixed size.
+        `ensemble` is the rate of a mean over all chunks that have the step (`fidec.train.chunks`). By default both
+        are those of the training run. `how` are arguments of the policy's calls. The actions are those of single
+        observations or of batches of a fixed size.
         """
-        spec = self.spec.chunked(self.spec.chunk, self.spec.replan if replan is None else replan)
-        return Player(self, spec.chunk, spec.replan, **how)
+        return Player(self, self.spec.played(replan, ensemble), **how)
 
     def __call__(
         self,
@@ -353,12 +362,18 @@ def _check_spec(path: Path, spec: Spec) -> None:
     if min(*sizes, spec.action_dim, spec.frame_stack, spec.history) < 1:
         raise refuse("observation_shape, action_dim, frame_stack and history have to be positive")
     names = [part.name for part in spec.parts]
+    if any(not is_part_name(name) for name in names):  # an export has them in its code
+        raise refuse("names of parts have to be letters, digits, '_', '.' and '-'")
     if names != sorted(set(names)) or (spec.parts and (spec.observation_shape or len(names) < 2)):
         raise refuse("parts have to be at least two, sorted by name, in the place of observation_shape")
     if any(part.shape[-1] % spec.stack_of(part) for part in spec.inputs):
         raise refuse("frame_stack and history have to divide the last axis of observations")
     if not 1 <= spec.replan <= spec.chunk or spec.action_dim % spec.chunk:
         raise refuse("chunk has to divide action_dim, and replan has to lie between 1 and chunk")
+    if spec.delay < 0:
+        raise refuse("delay has to be 0 or more")
+    if spec.ensemble is not None and not (spec.replan < spec.chunk and math.isfinite(spec.ensemble)):
+        raise refuse("ensemble has to be a finite number, and replan less than chunk")
     pairs = [("action_low", "action_high", (spec.step_dim,), [spec.action_low, spec.action_high])]
     for part in spec.inputs:
         pairs.append(("observation_mean", "observation_std", part.shape, [part.mean, part.std]))

@@ -105,6 +105,7 @@ def resume(
     steps: int | None = None,
     online_steps: int | None = None,
     online: OnlineConfig | None = None,
+    devices: int | None = None,
     salvage: bool = False,
     quiet: bool = False,
     callback: Callback | None = None,
@@ -114,13 +115,14 @@ def resume(
     What the run was given in Python (`dataset`, `buffer`, `env`) has to be given again. A run that has not
     used an environment yet can be given one: a Gymnasium id, or a function that returns an environment.
     `online_steps` is the number of the whole run. `online` has the options of its online phase. Once that has begun,
-    only `max_failures` may change. `callback` is that of `fidec.fit`.
+    only `max_failures` may change. `devices` is another number of devices, after which the run is equal to an
+    uninterrupted one up to rounding. `callback` is that of `fidec.fit`.
 
     If rows of the replay buffer or of a log are damaged or lost, this is an error. With `salvage` the run continues
     without them, from the newest checkpoint that is itself intact, and says what is lost. From there on it differs
     from an uninterrupted run.
     """
-    longer = {"steps": steps, "online_steps": online_steps, "online": online}
+    longer = {"steps": steps, "online_steps": online_steps, "online": online, "devices": devices}
     with ExitStack() as stack:
         start = reopen(path, dataset, buffer, env, longer, salvage, stack)
         return _train_all([start], quiet, callback)[0]

@@ -18,8 +18,10 @@ from fidec.store.trackers import check_installed
 from fidec.train.checks import check_agree, check_data, check_method, check_rewards, check_same_data, with_data
 from fidec.train.config import OnlineConfig, RunConfig, read_config, task_options
 from fidec.train.configfile import ARRAYS
+from fidec.train.devices import check_devices
 from fidec.train.initial import Initial, with_initial
 from fidec.train.resolve import resolve, resolve_online
+from fidec.train.view import seen_by
 from fidec.types import Part, Spec
 
 
@@ -65,6 +67,7 @@ def begin(
     if config.rendering is None and dataset.spec.images:
         config = dataclasses.replace(config, rendering=dataset.info.get("rendering") or "exact")
     check_method(config, dataset, spec_of(config, dataset, initial), initial)
+    check_devices(config, len(configs))
     config = with_data(config, dataset)
     warnings = check_data(config, dataset)
     named = [dataclasses.replace(config, seed=each.seed, out=resolve(each).out) for each in configs]
@@ -86,7 +89,7 @@ def reopen(
     salvage: bool,
     stack: ExitStack,
 ) -> Start:
-    """An existing run, with its data. `longer` has more steps, or an online phase."""
+    """An existing run, with its data. `longer` has more steps, an online phase, or a number of devices."""
     directory = stack.enter_context(RunDirectory.open(path))
     if not directory.config.exists():
         check_no_results(directory.path)
@@ -95,6 +98,7 @@ def reopen(
     config = _with_env(config, directory, env)
     offline = not config.online_steps
     config = _extended(config, path, **longer)
+    check_devices(config)
     if offline and config.online_steps and (other := _other_options(config)):
         print(f"the run keeps its options; those published for online training are {other}", file=sys.stderr)
     if dataset is None and config.data is None:
@@ -145,7 +149,8 @@ def spec_of(config: RunConfig, dataset: OfflineDataset, initial: Initial | None 
     spec = dataset.spec
     if config.normalize_observations and initial is None:
         spec = spec.replace_inputs([_with_statistics(part, dataset) for part in spec.inputs])
-    spec = spec.stacked(config.frame_stack, config.history).chunked(config.chunk, config.replan)
+    spec = spec.stacked(config.frame_stack, config.history).chunked(config.chunk, config.replan, config.ensemble)
+    spec = dataclasses.replace(spec, delay=config.delay)
     if config.normalize_observations and initial is not None:
         known = {part.name: part for part in initial.spec.inputs}
         parts = [
@@ -188,8 +193,11 @@ def _extended(
     steps: int | None = None,
     online_steps: int | None = None,
     online: OnlineConfig | None = None,
+    devices: int | None = None,
 ) -> RunConfig:
-    """The configuration with more steps; ConfigError if the run cannot be extended like that."""
+    """The configuration with more steps or other devices; ConfigError if the run cannot be extended like that."""
+    if devices is not None:
+        config = dataclasses.replace(config, devices=devices)
     has_online = config.online_steps > 0
     if steps is not None and steps != config.steps:
         if steps < config.steps:
@@ -248,5 +256,7 @@ def _load(
     if buffer is not None:
         parts(config.batch_size, config.buffer_fraction)
         check_agree(dataset, buffer)
+    dataset, *others = seen_by(config, dataset, *([] if buffer is None else [buffer]))
+    buffer = others[0] if others else None
     check_rewards(config.algo, [data for data in (dataset, buffer) if data is not None])
     return dataset, buffer

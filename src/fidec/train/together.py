@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from fidec.errors import FidecError
 from fidec.train import loop
+from fidec.train.devices import places_of
 from fidec.train.dispatch import Pace, Program, run_for
 from fidec.train.session import Session
 
@@ -56,7 +57,8 @@ class Together:
     def _train(self, runs: list[Session], count: int) -> None:
         if self._program is None:
             before, run = time.perf_counter(), runs[0]
-            self._program = Program(run.algorithm, run.sampling, run.spec, runs)
+            places = places_of(run.config.devices, len(self.runs))
+            self._program = Program(run.algorithm, run.sampling, run.spec, runs, places=places)
             for each in runs:
                 each.record_compilation(time.perf_counter() - before)
         run_for(self._program, runs, count, self._pace, self._signals, lambda: self._show(runs))

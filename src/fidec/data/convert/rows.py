@@ -109,7 +109,7 @@ def user_actions(dataset: OfflineDataset) -> np.ndarray:
 
     Actions at the border were moved inside by `ACTION_LIMIT`; they are at the border again.
     """
-    unit, border = dataset.actions, np.float32(ACTION_LIMIT)
+    unit, border = np.asarray(dataset.actions), np.float32(ACTION_LIMIT)
     if dataset.action_low is None or dataset.action_high is None:
         return np.where(np.abs(unit) >= border, np.sign(unit), unit)
     bounds = dataset.action_low, dataset.action_high

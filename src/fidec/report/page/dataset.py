@@ -138,7 +138,7 @@ def _episodes(dataset: OfflineDataset) -> Iterator[Chart]:
 def _histograms(name: str, array: Any) -> Html:
     """A histogram of each column."""
     step = max(1, -(-len(array) // ROWS))
-    flat = np.asarray(array[::step]).reshape(-(-len(array) // step), -1)
+    flat = np.asarray(array[np.arange(0, len(array), step)]).reshape(-(-len(array) // step), -1)
     shown = min(flat.shape[1], COLUMNS)
     notes = [f"One row in {step} is drawn."] if step > 1 else []
     notes += [f"The first {shown} of {flat.shape[1]} columns."] if shown < flat.shape[1] else []

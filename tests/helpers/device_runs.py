@@ -1,0 +1,130 @@
+"""Runs on virtual CPU devices: `python -m helpers.device_runs WHAT DIRECTORY`, in a process of its own.
+
+JAX reads the number of devices once, when it starts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fidec.launch import launch
+from helpers.runs import random_columns
+
+# XLA needs a thread for each device to meet the others in a sum over devices. It counts its threads by NPROC.
+VIRTUAL = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "NPROC": "16"}
+SETTINGS = {"log_interval": 10, "checkpoint_interval": 10, "eval_interval": 0, "batch_size": 16, "quiet": True}
+
+
+def run(what: str, directory: Path, *paths: Path, flags: str = "", timeout: float = 240) -> Any:
+    """Call a function of this file in a process with eight devices. Its answer is the last line that it prints."""
+    environ = {
+        **VIRTUAL,
+        "XLA_FLAGS": f"{VIRTUAL['XLA_FLAGS']} {flags}",
+        "FIDEC_COMPILE_CACHE": str(directory / "programs"),
+    }
+    paths = (Path(__file__).parents[1], *paths)
+    environ["PYTHONPATH"] = os.pathsep.join([*map(str, paths), os.environ.get("PYTHONPATH", "")])
+    process = launch(
+        "-m", "helpers.device_runs", what, str(directory), environ=environ, stdout=-1, stderr=-1, text=True
+    )
+    try:
+        out, said = process.communicate(timeout=timeout)
+    finally:
+        process.kill()
+    assert process.returncode == 0, said[-3000:]
+    return json.loads(out.splitlines()[-1])
+
+
+def state_of(directory: Path, step: int) -> dict[str, np.ndarray]:
+    from fidec.store.trees import load_flat
+
+    return load_flat(directory / "checkpoints" / f"{step:08d}" / "state.safetensors")
+
+
+def distance(directory: Path, other: Path, step: int) -> float:
+    """The largest difference between two states, relative to the largest number of its array and at least 1."""
+    ours, theirs = state_of(directory, step), state_of(other, step)
+    assert ours.keys() == theirs.keys()
+    return max(
+        float(np.abs(ours[name] - theirs[name].astype(np.float64)).max() / max(1.0, np.abs(theirs[name]).max()))
+        for name in ours
+    )
+
+
+def tiny(out: Path) -> dict:
+    """One run on one and on eight devices, one that changes its number, and two seeds, together and alone."""
+    from fidec import dataset_from_arrays, fit, resume
+    from fidec.errors import ConfigError
+
+    dataset, settings = dataset_from_arrays(**random_columns()), {**SETTINGS, "algo": "tiny"}
+    for count in (1, 8):
+        fit(dataset, out / f"{count}", steps=20, devices=count, **settings)
+    fit(dataset, out / "changed", steps=10, devices=8, **settings)
+    resume(out / "changed", dataset, steps=20, devices=2, quiet=True)
+    fit(dataset, out / "seeds", steps=20, seeds=(0, 1), **settings)
+    fit(dataset, out / "seed1", steps=20, seed=1, **settings)
+    refused = []
+    for changes in ({"devices": 3}, {"devices": 16}, {"devices": 2, "seeds": (0, 1)}):
+        try:
+            fit(dataset, out / "refused", steps=20, **settings, **changes)
+        except ConfigError as error:
+            refused.append(str(error))
+    return {
+        "distances": [distance(out / name, out / "1", 20) for name in ("8", "changed")],
+        "refused": refused,
+        "made": (out / "refused").exists(),
+    }
+
+
+def method(out: Path, algo: str, updates: int) -> list[float]:
+    """One method on two, four and eight devices, and with another number in the middle, against one device."""
+    from fidec import dataset_from_arrays, fit, resume
+
+    dataset, options = dataset_from_arrays(**random_columns(rows=440)), {"hidden": (16, 16), "flow_steps": 3}
+    settings = {**SETTINGS, "algo": algo, "flow_updates": updates, "options": options}
+    for count in (1, 2, 4, 8):
+        fit(dataset, out / f"{count}", steps=40, devices=count, **settings)
+    fit(dataset, out / "changed", steps=20, devices=8, **settings)
+    resume(out / "changed", dataset, steps=40, devices=2, quiet=True)
+    return [distance(out / name, out / "1", 40) for name in ("2", "4", "8", "changed")]
+
+
+def fidec(out: Path) -> list[float]:
+    return method(out, "fidec", 0)
+
+
+def fql(out: Path) -> list[float]:
+    return method(out, "fql", 0)
+
+
+def deflow_frozen(out: Path) -> list[float]:
+    return method(out, "deflow", 20)
+
+
+def split(out: Path) -> dict:
+    """What the compiled program of ReBRAC does on eight devices: sums over devices, and rows in parts."""
+    from fidec import algos
+    from fidec.data import dataset_from_arrays
+    from fidec.data.feed import Data
+    from fidec.data.sampling import PLAIN
+    from fidec.train import loop
+    from fidec.train.devices import places_of
+
+    dataset = dataset_from_arrays(**random_columns())
+    algorithm = algos.make("rebrac", dataset.spec, hidden=(24,))
+    feed = Data.of([dataset], PLAIN).feed(0, 64, PLAIN)
+    (place,) = places_of(8, 1)
+    keys, carry = place.put((loop.keys_of(0), loop.start(algorithm, 0, loop.example_batch(feed.example))))
+    lowered = loop.make_steps(algorithm, PLAIN, place=place).lower(keys, carry, place.example(feed.example), 0, 1)
+    text = lowered.compile().as_text()
+    return {"sums": text.count("all-reduce("), "parts": text.count("f32[8,24]"), "whole": text.count("f32[64,24]")}
+
+
+if __name__ == "__main__":
+    print(json.dumps(globals()[sys.argv[1]](Path(sys.argv[2]))))

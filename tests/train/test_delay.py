@@ -1,0 +1,131 @@
+"""Policies that act late, and in a range of actions of their own: data, environments and control loops agree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fidec import dataset_from_arrays, evaluate, fit, load_policy, resume
+from fidec.data.delay import PENDING, Pending, delayed
+from fidec.envs.control import Delay, limited
+from fidec.errors import ConfigError, DataError
+from fidec.train.run import Preempted
+from helpers.own_env import REACH, Reach
+from helpers.runs import fingerprint
+
+SETTINGS: dict[str, Any] = {
+    "algo": "bc",
+    "steps": 20,
+    "batch_size": 8,
+    "log_interval": 10,
+    "checkpoint_interval": 10,
+    "options": {"hidden": (8,)},
+    "eval_episodes": 2,
+    "eval_interval": 10,
+    "eval_envs": 1,
+    "quiet": True,
+}
+
+
+def rollout(env, actions, seed):
+    seen = [env.reset(seed=seed)[0]]
+    return seen + [env.step(action)[0] for action in actions]
+
+
+def record(episodes: int = 20, parts: bool = False):
+    rng = np.random.default_rng(0)
+    moves = [rng.uniform(-2, 2, (6, 2)).astype(np.float32) for _ in range(episodes)]
+    states: list[Any] = [np.array(rollout(Reach(), each, seed)) for seed, each in enumerate(moves)]
+    if parts:
+        states = [{"arm": each[:, :2], "clock": each[:, 2:]} for each in states]
+    rewards = [-np.arange(6.0)] * episodes
+    return moves, dataset_from_arrays(states, moves, rewards, action_low=-2.0, action_high=2.0)
+
+
+@pytest.fixture(autouse=True)
+def cache(compile_cache):
+    pass
+
+
+@pytest.mark.parametrize("delay", [1, 3, 9])  # 9 is longer than an episode
+def test_late_data_is_what_a_late_environment_shows(delay):
+    moves, dataset = record()
+    late = delayed(dataset, delay)
+    assert late.observations.shape == (120, 3 + 2 * delay)
+    for number, (first, stop) in enumerate(late.episodes):
+        shown = np.array(rollout(Delay(Reach(), delay), moves[number], number), np.float32)
+        assert np.allclose(late.observations[first:stop], shown[:-1], atol=1e-4)
+        assert np.allclose(late.next_observations[first:stop], shown[1:], atol=1e-4)
+    for name in ("actions", "rewards", "masks", "terminals"):
+        assert np.array_equal(getattr(late, name), getattr(dataset, name))
+
+
+def test_the_actions_on_their_way_are_a_part_of_several():
+    single, parts = delayed(record()[1], 2), delayed(record(parts=True)[1], 2)
+    assert sorted(parts.observations) == ["arm", "clock", PENDING]
+    assert np.array_equal(parts.observations[PENDING], single.observations[:, 3:])
+    assert np.array_equal(parts.observations["arm"], single.observations[:, :2])
+    with pytest.raises(DataError, match="'pending' already"):
+        delayed(parts, 1)
+
+
+def test_a_single_image_has_no_place_for_actions():
+    frames = np.zeros((6, 8, 8, 3), np.uint8)
+    dataset = dataset_from_arrays(frames, np.zeros((6, 1), np.float32), np.zeros(6))
+    with pytest.raises(DataError, match="Give the image as a part"):
+        delayed(dataset, 1)
+
+
+def test_a_control_loop_gives_what_the_environment_gives():
+    env, late = Reach(), Delay(Reach(), 2)
+    pending, moves = Pending(2, [-2, -2], [2, 2]), record(1)[0][0]
+    shown, plain = rollout(late, moves, 5), rollout(env, moves, 5)
+    for step in range(6):
+        assert np.array_equal(pending(plain[max(step - 2, 0)]), shown[step])
+        pending.add(moves[step])
+    pending.reset()
+    assert np.array_equal(pending(plain[0]), shown[0])
+
+
+def test_a_run_with_a_delay_and_a_history_is_evaluated_and_resumed_exactly(tmp_path, stop_at):
+    _, dataset = record()
+    how = {**SETTINGS, "env": REACH, "delay": 2, "history": 2}
+    whole = fit(dataset, tmp_path / "whole", **how)
+    policy = load_policy(whole.directory)
+    assert (policy.spec.delay, policy.spec.observation_shape) == (2, (14,))
+    frames, pending = policy.frames(), policy.pending()
+    for observation in np.zeros((3, 3)):
+        action = policy(frames(pending(observation)))
+        pending.add(action)
+    assert action.shape == (2,)
+    assert len(evaluate(whole.directory, episodes=2, envs=1)["episodes"]["policy"]) == 2
+    stop_at(10)
+    with pytest.raises(Preempted):
+        fit(dataset, tmp_path / "stopped", **how)
+    again = resume(tmp_path / "stopped", dataset, quiet=True)
+    assert fingerprint(again.directory, 20) == fingerprint(whole.directory, 20)
+
+
+def test_a_policy_stays_in_the_range_of_the_data(tmp_path):
+    moves, dataset = record()
+    run = fit(dataset, tmp_path / "run", env=REACH, action_quantile=0.1, **SETTINGS)
+    policy = load_policy(run.directory)
+    low, high = (np.asarray(bound) for bound in policy.spec.bounds)
+    assert np.allclose(low, np.quantile(np.concatenate(moves), 0.1, axis=0), atol=0.01)
+    actions = policy(np.random.default_rng(0).normal(scale=100, size=(50, 3)))
+    assert (actions >= low - 1e-5).all()
+    assert (actions <= high + 1e-5).all()
+
+
+def test_an_environment_is_limited_to_bounds_inside_its_own():
+    inside = limited(Reach(), [-1, -0.5], [1, 0.5])
+    assert np.array_equal(inside.action_space.low, np.array([-1, -0.5], np.float32))  # type: ignore[attr-defined]
+    assert isinstance(limited(Reach(), [-2, -2], [2, 2]), Reach)
+    assert isinstance(limited(Reach(), [-3, -2], [2, 2]), Reach)  # an error of the comparison with the data
+
+
+def test_a_delay_is_not_negative(tmp_path):
+    with pytest.raises(ConfigError, match="delay must be at least 0"):
+        fit(record()[1], tmp_path / "run", delay=-1, **SETTINGS)
