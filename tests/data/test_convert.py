@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ LAST = TIME == STEPS - 1
 SOLVED = LAST & (np.arange(ROWS) < ROWS // 2)
 
 
-def make(observations=STATES, **changes):
+def make(observations: Any = STATES, **changes):
     given = {
         "rewards": REWARDS,
         "terminals": SOLVED,
@@ -52,7 +53,7 @@ def test_a_format_that_holds_everything_keeps_the_hash(tmp_path, monkeypatch, to
     made = convert(before, to, out(tmp_path, to))
     assert made.sha256_after == made.sha256_before == before.sha256
     assert made.lost == ()
-    bounds = {"action_low": -2, "action_high": 3} if to == "lerobot" else {}
+    bounds: dict[str, Any] = {"action_low": -2, "action_high": 3} if to == "lerobot" else {}
     assert load_dataset(made.source, **bounds).sha256 == before.sha256
     assert ("--action-low -2 -2" in str(made.notes)) == (to == "lerobot")
     assert [path.name for path in tmp_path.iterdir() if path.name != out(tmp_path, to).name] == []
@@ -109,7 +110,7 @@ def test_actions_in_the_users_units_give_the_same_bits(low, high):
     actions = np.random.default_rng(0).uniform(low, high, (20_000, 2)).astype(np.float32).clip(low, high)
     states, cut = np.zeros((20_000, 1)), np.arange(20_000) % 10 == 9
     before = dataset_from_arrays(states, actions, truncations=cut, action_low=low, action_high=high)
-    bounds = {"action_low": before.action_low, "action_high": before.action_high}
+    bounds: dict[str, Any] = {"action_low": before.action_low, "action_high": before.action_high}
     again = dataset_from_arrays(before.observations, user_actions(before), truncations=before.terminals, **bounds)
     np.testing.assert_array_equal(again.actions, before.actions[~before.terminals])
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from fidec.data.frames import png
 
 STEPS, EPISODES, FPS = 6, 3, 10
 ROWS = STEPS * EPISODES
@@ -36,14 +37,6 @@ def write_video(path: Path, images: list[np.ndarray], fps: int = FPS) -> None:
         for image in images:
             container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
         container.mux(stream.encode(None))
-
-
-def png(image: np.ndarray) -> bytes:
-    from PIL import Image
-
-    file = io.BytesIO()
-    Image.fromarray(image).save(file, "PNG")
-    return file.getvalue()
 
 
 def write_lerobot(root: Path, version: str = "v3.0", kind: str = "video", **changes: Any) -> Path:

@@ -41,7 +41,7 @@ def image(episode: int, step: int, size: tuple[int, int]) -> np.ndarray:
 
 
 def write(root: str, kind: str = "video") -> None:
-    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset  # pyright: ignore[reportMissingImports]
 
     features: dict[str, Any] = {
         name: {"dtype": dtype, "shape": shape, "names": None}
@@ -67,7 +67,7 @@ def write(root: str, kind: str = "video") -> None:
 
 def read(root: str, found: str) -> None:
     """All rows as LeRobot itself reads them. Images become (height, width, 3) uint8."""
-    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset  # pyright: ignore[reportMissingImports]
 
     dataset = LeRobotDataset("fidec/test", root=root)
     columns: dict[str, list[np.ndarray]] = {}

@@ -10,8 +10,8 @@ import numpy as np
 
 def read(path: str, found: str, mask: str | None = None) -> None:
     """All transitions as robomimic's `SequenceDataset` gives them."""
-    import robomimic.utils.obs_utils as obs_utils
-    from robomimic.utils.dataset import SequenceDataset
+    import robomimic.utils.obs_utils as obs_utils  # pyright: ignore[reportMissingImports]
+    from robomimic.utils.dataset import SequenceDataset  # pyright: ignore[reportMissingImports]
 
     keys = {"low_dim": ["eef"], "rgb": ["agentview_image"]}
     obs_utils.initialize_obs_utils_with_obs_specs({"obs": keys})

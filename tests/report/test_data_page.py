@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import re
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -24,7 +25,7 @@ ACTIONS = RNG.uniform(-1, 1, (ROWS, 2)).astype(np.float32)
 LAST = np.arange(ROWS) % STEPS == STEPS - 1
 
 
-def make(observations=STATES, **changes):
+def make(observations: Any = STATES, **changes):
     return dataset_from_arrays(
         observations, ACTIONS, **({"rewards": np.ones(ROWS), "truncations": LAST, "name": "arm"} | changes)
     )

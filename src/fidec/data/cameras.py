@@ -8,7 +8,7 @@ Frames are decoded and resized once, into the directory `.fidec-unpacked` beside
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
@@ -23,6 +23,7 @@ from fidec.errors import ConfigError, DataError
 from fidec.register import unknown
 
 LARGEST = 4096  # pixels of a side
+STATE = "state"  # the part of an observation with all vectors, beside the parts of cameras
 _OPTIONS = re.compile(r"\?((?:[a-z_]+=[^?&=]*)(?:&[a-z_]+=[^?&=]*)*)$")
 _KEYS = ("cameras", "size")
 
@@ -44,12 +45,16 @@ class Cameras:
             return {names[name] if unique else name: name for name in known}
         found = {}
         for name in self.names:
-            own = [each for each in known if name in (each, each.rpartition(".")[2])]
-            if len(own) != 1:
+            own = [each for each in known if each == name] or [each for each in known if each.endswith(f".{name}")]
+            if not own:
                 raise ConfigError(f"{where}: {unknown('camera', name, known)}")
-            found[name.rpartition(".")[2] if "." in name else name] = own[0]
+            if len(own) > 1:
+                raise ConfigError(f"{where}: camera {name!r} may be {' or '.join(own)}; give the whole name")
+            found[name.rpartition(".")[2]] = own[0]
         if len(found) != len(self.names):
             raise ConfigError(f"{where}: cameras={','.join(self.names)} has two of the same name")
+        if STATE in found:
+            raise ConfigError(f"{where}: a camera is called {STATE!r}, as the part with the vectors is. Rename it")
         return found
 
 
@@ -76,6 +81,12 @@ def split_cameras(what: str) -> tuple[str, Cameras]:
             )
         size = int(parts[1]), int(parts[2])
     return match.string[: match.start()], Cameras(names, size)
+
+
+def with_state(state: np.ndarray, parts: dict[str, np.ndarray]) -> Any:
+    """Vectors and cameras as one column of observations; a single array if there is only one."""
+    whole = ({STATE: state} if state.shape[1] else {}) | parts
+    return whole if len(whole) > 1 else next(iter(whole.values()))
 
 
 def with_options(what: str, path: str) -> str:
@@ -108,11 +119,13 @@ def _sums(values: np.ndarray, count: int, dtype: type) -> np.ndarray:
     return count * sums - edges[:-1] + edges[1:]
 
 
-Frames = Iterator[tuple[int, np.ndarray]]  # (row, image) in any order, each row once
-
-
 def stored_frames(
-    file: Path, folder: Path, name: str, origin: dict[str, Any], shape: tuple[int, ...], frames: Iterable[Any]
+    file: Path,
+    folder: Path,
+    name: str,
+    origin: dict[str, Any],
+    shape: tuple[int, ...],
+    frames: Iterable[tuple[int, np.ndarray]],
 ) -> np.ndarray:
     """(rows, height, width, 3) uint8 from a kept copy. `frames` yields (row, image), and is read if there is none.
 

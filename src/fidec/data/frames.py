@@ -96,3 +96,12 @@ def picture(where: str, content: Any, size: tuple[int, int]) -> np.ndarray:
             return np.asarray(image.convert("RGB"))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise DataError(f"{where}: is not a readable PNG or JPEG image ({error}).") from error
+
+
+def png(image: np.ndarray) -> bytes:
+    """(height, width, 3) uint8 as a PNG file."""
+    from PIL import Image  # installed with matplotlib
+
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "PNG")
+    return file.getvalue()

@@ -43,7 +43,6 @@ class Layout:
     """Height and width by name."""
     videos: frozenset[str]
     """Cameras that are stored as videos; the others are images in the tables."""
-    features: tuple[str, ...]
     video_path: str
     chunks_size: int
 
@@ -120,7 +119,7 @@ def read_layout(root: Path) -> Layout:
         missing = "action" if "action" not in kinds else "observation.*"
         raise DataError(f"{path}: the data set has no {missing}; its features are {', '.join(kinds)}.")
     videos = frozenset(name for name in cameras if kinds[name] == "video")
-    return Layout(root, version, fps, tuple(vectors), cameras, videos, tuple(kinds), template, chunks_size)
+    return Layout(root, version, fps, tuple(vectors), cameras, videos, template, chunks_size)
 
 
 def _size(path: Path, name: str, feature: dict[str, Any]) -> tuple[int, int]:

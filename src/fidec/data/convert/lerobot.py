@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 from fidec.console import Progress
 from fidec.data.convert.rows import Rows, moved
 from fidec.data.dataset import OfflineDataset
+from fidec.data.frames import png
 from fidec.data.lerobot import STATE, VIDEO_PATHS
 from fidec.data.mapped import chunks
 from fidec.errors import DataError
@@ -217,15 +217,6 @@ def _image_statistics(images: Any) -> dict[str, Any]:
     below = np.cumsum(share, axis=1)
     found |= {f"q{q:02d}": levels[np.argmax(below >= q / 100, axis=1)] for q in _QUANTILES}
     return {key: value.reshape(3, 1, 1).tolist() for key, value in found.items()} | {"count": [len(images)]}
-
-
-def png(image: np.ndarray) -> bytes:
-    """An image as a PNG file."""
-    from PIL import Image  # installed with matplotlib
-
-    file = io.BytesIO()
-    Image.fromarray(image).save(file, "PNG")
-    return file.getvalue()
 
 
 def _lost(rows: Rows, features: dict[str, str], images: set[str]) -> list[str]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from fidec.console import Progress
 from fidec.data.arrays import build_dataset
-from fidec.data.cameras import Cameras, resize, split_cameras, stored_frames, with_options
+from fidec.data.cameras import Cameras, resize, split_cameras, stored_frames, with_options, with_state
 from fidec.data.columns import flag_vector
 from fidec.data.dataset import OfflineDataset
 from fidec.data.frames import picture, video_frames
@@ -68,11 +68,11 @@ def load_folder(
     if (same & (np.diff(sorted_["frame_index"]) == 0)).any():
         raise DataError(f"{root}: two rows of data/ have the same episode_index and frame_index.")
     parts = {part: _frames(layout, camera, cameras, files, whole, order) for part, camera in chosen.items()}
-    if layout.vectors:
-        state = np.concatenate([_flat(sorted_[key]) for key in layout.vectors], axis=1)
-        parts = {"state": state, **parts}
+    state = np.concatenate(
+        [np.zeros((len(order), 0), np.float32), *(_flat(sorted_[v]) for v in layout.vectors)], axis=1
+    )
     columns: dict[str, Any] = {
-        "observations": parts if len(parts) > 1 else next(iter(parts.values())),
+        "observations": with_state(state, parts),
         "actions": _flat(sorted_["action"]),
         "rewards": sorted_.get("next.reward"),
         "terminals": _terminals(str(root), sorted_, np.append(~same, True)),

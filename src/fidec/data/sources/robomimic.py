@@ -18,7 +18,7 @@ import h5py
 import numpy as np
 
 from fidec.data.arrays import build_dataset
-from fidec.data.cameras import LARGEST, Cameras, resize, split_cameras, stored_frames, with_options
+from fidec.data.cameras import LARGEST, resize, split_cameras, stored_frames, with_options, with_state
 from fidec.data.columns import existing_file, fail, flag_vector, numbers
 from fidec.data.dataset import OfflineDataset
 from fidec.data.hdf5 import open_hdf5, read_array
@@ -51,15 +51,14 @@ def load(what: str, *, cache_dir: CacheDir = None, action_low: Any = None, actio
         flat: dict[str, Any] = {key: np.concatenate(value) for key, value in columns.items()}
         steps = [len(demo["actions"]) for demo in demos]
         digest = sha256_file(file) if chosen else ""
+        lengths = dict(zip(names, steps, strict=True))
         for part, column in (("obs", "observations"), ("next_obs", "next_observations")):
-            if column not in flat:
-                continue
-            frames = {
-                name: _frames(handle, file, digest, dict(zip(names, steps, strict=True)), part, key, cameras, shape)
-                for name, key, shape in ((name, key, images[key]) for name, key in chosen.items())
-            }
-            parts = ({"state": flat[column]} if keys else {}) | frames
-            flat[column] = parts if len(parts) > 1 else next(iter(parts.values()))
+            if column in flat:
+                frames = {
+                    name: _frames(handle, file, digest, lengths, part, key, cameras.size or images[key], images[key])
+                    for name, key in chosen.items()
+                }
+                flat[column] = with_state(flat[column], frames)
     has_next = "next_observations" in columns
     flat |= {"episodes": np.repeat(np.arange(len(steps)), steps)}
     info = {"file": where, "observation_keys": keys, "demonstrations": len(names)}
@@ -128,11 +127,11 @@ def _frames(
     steps: dict[str, int],
     part: str,
     key: str,
-    cameras: Cameras,
+    size: tuple[int, int],
     shape: tuple[int, int],
 ) -> np.ndarray:
     """(rows, height, width, 3) uint8 of one camera of all demonstrations; `steps` has their names and lengths."""
-    where, size = str(file), cameras.size or shape
+    where = str(file)
 
     def frames() -> Iterator[tuple[int, np.ndarray]]:
         row = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from fidec.data.cameras import resize
 from fidec.data.check import Report, check_dataset
 from fidec.data.dataset import OfflineDataset
 from fidec.data.describe import share
+from fidec.data.frames import png
 from fidec.errors import FidecError
 from fidec.parts import is_image, named
 from fidec.report.page.chart import Chart, Line, draw
@@ -166,11 +166,7 @@ def _caption(row: int) -> Html:
 
 def _picture(image: np.ndarray) -> str:
     """A PNG inside an address. Of more than three channels the last three are shown."""
-    from PIL import Image  # installed with matplotlib
-
     image = image[..., -3:] if image.shape[2] >= 3 else image[..., -1:].repeat(3, axis=2)
     scale = max(1.0, max(image.shape[:2]) / LARGEST_SIDE)
     image = resize(np.ascontiguousarray(image), (round(image.shape[0] / scale), round(image.shape[1] / scale)))
-    file = io.BytesIO()
-    Image.fromarray(image).save(file, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    return f"data:image/png;base64,{base64.b64encode(png(image)).decode()}"
