@@ -88,12 +88,29 @@ def test_resized_cameras_and_the_names_of_all(tmp_path):
         ("cameras=front&size=99999x9", "expected HEIGHTxWIDTH"),
         ("camera=front", "there is no option 'camera'; did you mean cameras"),
         ("cameras=front,front", "two of the same name"),
+        ("cameras=images", "there is no camera 'images'"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(tmp_path, options, words):
     root = write_lerobot(tmp_path / "set", kind="image")
     with pytest.raises(ConfigError, match=words):
         load_dataset(f"lerobot:{root}?{options}")
+
+
+def test_names_of_cameras_are_those_of_parts():
+    def chosen(*names, known=("a.images.top", "b.top", "c.side")):
+        return cameras.Cameras(names).chosen("set", known)
+
+    assert chosen("side") == {"side": "c.side"}
+    assert chosen("b.top", "c.side") == {"top": "b.top", "side": "c.side"}
+    for names, known, words in (
+        (("top",), ("a.images.top", "b.top"), "'top' may be a.images.top or b.top; give the whole name"),
+        (("all",), ("a.images.top", "b.top"), "two of the same name"),
+        (("all",), (), "has no camera"),
+        (("all",), ("observation.images.state",), "a camera is called 'state'"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            chosen(*names, known=known)
 
 
 def test_a_source_with_cameras_means_the_same_in_every_directory(tmp_path, monkeypatch):

@@ -39,10 +39,10 @@ class Cameras:
 
     def chosen(self, where: str, known: Sequence[str]) -> dict[str, str]:
         """{name of the part: camera}. The last part of a camera's name is enough if only one camera has it."""
+        if self.names and not known:
+            raise ConfigError(f"{where}: has no camera. Leave out ?cameras={','.join(self.names)}")
         if self.names == ("all",):
-            names = {name: name.rpartition(".")[2] for name in known}
-            unique = len(set(names.values())) == len(names)
-            return {names[name] if unique else name: name for name in known}
+            return Cameras(tuple(known)).chosen(where, known)
         found = {}
         for name in self.names:
             own = [each for each in known if each == name] or [each for each in known if each.endswith(f".{name}")]

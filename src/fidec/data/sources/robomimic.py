@@ -55,7 +55,7 @@ def load(what: str, *, cache_dir: CacheDir = None, action_low: Any = None, actio
         for part, column in (("obs", "observations"), ("next_obs", "next_observations")):
             if column in flat:
                 frames = {
-                    name: _frames(handle, file, digest, lengths, part, key, cameras.size or images[key], images[key])
+                    name: _frames(handle, file, digest, lengths, f"{part}/{key}", split, images[key], cameras.size)
                     for name, key in chosen.items()
                 }
                 flat[column] = with_state(flat[column], frames)
@@ -125,18 +125,22 @@ def _frames(
     file: Path,
     digest: str,
     steps: dict[str, int],
-    part: str,
-    key: str,
-    size: tuple[int, int],
+    path: str,
+    split: str,
     shape: tuple[int, int],
+    size: tuple[int, int] | None,
 ) -> np.ndarray:
-    """(rows, height, width, 3) uint8 of one camera of all demonstrations; `steps` has their names and lengths."""
-    where = str(file)
+    """(rows, height, width, 3) uint8 of one camera of all demonstrations; `steps` has their names and lengths.
+
+    `path` is that of the camera in a demonstration. Each split has a copy of its own.
+    """
+    where, size = str(file), size or shape
+    part, _, key = path.partition("/")
 
     def frames() -> Iterator[tuple[int, np.ndarray]]:
         row = 0
         for demo, rows in steps.items():
-            full = f"data/{demo}/{part}/{key}"
+            full = f"data/{demo}/{path}"
             group: Any = handle[f"data/{demo}/{part}"]
             if key not in group:
                 raise fail(where, full, f" is missing; there is {_list(group)}.")
@@ -149,7 +153,7 @@ def _frames(
             row += rows
 
     origin = {"sources": {file.name: digest}, "demonstrations": list(steps), "size": list(size)}
-    name = f"{file.name}.{part}.{key}.{size[0]}x{size[1]}"
+    name = ".".join(filter(None, (file.name, split, part, key, f"{size[0]}x{size[1]}")))
     return stored_frames(file, file.parent, name, origin, (sum(steps.values()), *size, 3), frames())
 
 
