@@ -116,7 +116,7 @@ def test_broken_ogbench_files(tmp_path, changes, message):
         ("cube-single-play-v0", "Did you mean 'cube-single-play-singletask-v0'"),
         ("cube-singel-play-singletask-v0", "no OGBench task .*did you mean cube-single-play-singletask-v0"),
         ("cube-single-play-singletask-task9-v0", "no OGBench task"),
-        ("rlds:some/set", f"no data source 'rlds'.*{', '.join(SOURCES.names())}"),
+        ("nothing:some/set", f"no data source 'nothing'.*{', '.join(SOURCES.names())}"),
         ("npz:", "names no data set; expected a NumPy archive, such as npz:"),
         ("something", "not a data source. Expected SCHEME:WHAT, such as .*d4rl:door-human-v1"),
         ("door-humans-v1", "did you mean door-human-v1"),

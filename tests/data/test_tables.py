@@ -339,7 +339,7 @@ def test_what_is_no_lerobot_data_set_is_refused(tmp_path):
         ("{", "is not the meta data"),
         ("[]", "is not the meta data"),
         (json.dumps(good | {"codebase_version": "v9.0"}), "codebase_version is 'v9.0'; read are"),
-        (json.dumps(good | {"features": {"action": {"dtype": "float32"}}}), "has no vector"),
+        (json.dumps(good | {"features": {"action": {"dtype": "float32"}}}), "has no observation"),
         (json.dumps(good | {"features": {"observation.state": {"dtype": "float32"}}}), "has no action"),
     ):
         info.write_text(content)

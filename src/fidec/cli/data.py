@@ -1,16 +1,19 @@
-"""`fidec data make | get | list | show | check | map`."""
+"""`fidec data make | get | list | show | check | convert | map`."""
 
 from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from fidec.cli.output import print_json, print_table, subcommands
+
+if TYPE_CHECKING:
+    from fidec.data.dataset import OfflineDataset
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class MakeArgs:
 
 @dataclass(frozen=True)
 class GetArgs:
-    """Download the official files of an OGBench or D4RL data set into the cache directory.
+    """Download an OGBench or D4RL data set, or a LeRobot data set of the Hugging Face hub, into the cache directory.
 
     Several hosts are tried. After an interruption the same command continues. A file gets its name when it is
     complete and checked; its SHA-256 is recorded and checked at every use. The variables HTTPS_PROXY, HTTP_PROXY and
@@ -54,13 +57,16 @@ class GetArgs:
     """
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ID")]
-    """Data set (cube-single-play-v0) or task (cube-single-play-singletask-task2-v0, antmaze-large-play-v2)."""
+    """Data set (cube-single-play-v0), task (cube-single-play-singletask-task2-v0, antmaze-large-play-v2), or
+    hf:OWNER/NAME of the hub, at its newest commit or at hf:OWNER/NAME@REVISION."""
     data_dir: Path | None = None
     """Where to write; by default the cache directory."""
     url: str | None = None
     """Download from this address instead: a directory with the files, or the file itself."""
     no_val: bool = False
     """Leave out OGBench's validation file. OGBench's own loader requires it; D4RL has none."""
+    no_videos: bool = False
+    """Leave out the videos of a LeRobot data set; its cameras cannot be read then."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +84,24 @@ class SourceArgs:
     """Describe a data set: shapes, ranges, episodes, rewards, hash."""
 
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
-    """ogbench:ID, d4rl:ID, npz:PATH, hdf5:PATH, minari:ID, table:PATH, robomimic:PATH, lerobot:DIR, a task id, or the
-    path of a data file."""
+    """ogbench:ID, d4rl:ID, npz:PATH, hdf5:PATH, minari:ID, table:PATH, robomimic:PATH, lerobot:DIR, hf:ID, a task id,
+    or the path of a data file. Cameras of a robot's data are named after it: lerobot:DIR?cameras=front&size=64x64."""
     data_dir: Path | None = None
     """Directory of the data files; by default the cache directory."""
+    action_low: tuple[float, ...] | None = None
+    """Lowest actions, one number or one for each dimension, if the data does not store its bounds."""
+    action_high: tuple[float, ...] | None = None
+    """Highest actions."""
     json: bool = False
     """Print as JSON."""
+
+
+@dataclass(frozen=True)
+class ShowArgs(SourceArgs):
+    """Describe a data set: shapes, ranges, episodes, rewards, hash."""
+
+    page: Path | None = None
+    """Also draw it as one HTML file, which needs no network: episodes, histograms, frames, findings."""
 
 
 @dataclass(frozen=True)
@@ -92,14 +110,31 @@ class CheckArgs(SourceArgs):
 
 
 @dataclass(frozen=True)
+class ConvertArgs(SourceArgs):
+    """Write a data set in another format, read it again, and say what the format cannot hold.
+
+    The content's hash before and after is printed. The two are equal if nothing was lost.
+    """
+
+    to: Literal["npz", "minari", "lerobot"] = "npz"
+    """Format: a NumPy archive, which holds everything; Minari's HDF5 layout; or LeRobotDataset v3.0."""
+    out: Path | None = None
+    """The file (npz) or the directory to write. Minari needs a name with a version, such as mine-v0."""
+    fps: int = 10
+    """Frames a second, for LeRobot."""
+    overwrite: bool = False
+    """Replace what is there."""
+
+
+@dataclass(frozen=True)
 class MapArgs:
-    """Propose a mapping file for CSV or Parquet tables: which columns are observation, action, reward, episode, time.
+    """Propose a mapping file for CSV, Parquet or MCAP files: which columns are observation, action, reward, episode.
 
     Check it, then use it as the source table:FILE.
     """
 
     tables: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TABLE...")]
-    """CSV or Parquet files with the same columns."""
+    """CSV, Parquet or MCAP files with the same columns."""
     out: Path | None = None
     """The file to write; by default columns.toml in the directory of the first table."""
     overwrite: bool = False
@@ -109,11 +144,12 @@ class MapArgs:
 def main(argv: list[str]) -> int:
     commands = {
         "make": (MakeArgs, _make, "make an OGBench data set with OGBench's scripted oracles"),
-        "get": (GetArgs, _get, "download an official OGBench or D4RL data set"),
+        "get": (GetArgs, _get, "download an official OGBench or D4RL data set, or one of the hub"),
         "list": (ListArgs, _list, "list the data files of the cache, and what can be made"),
-        "show": (SourceArgs, _show, "describe a data set in numbers"),
+        "show": (ShowArgs, _show, "describe a data set in numbers, or as a page"),
         "check": (CheckArgs, _check, "check a data set and explain the findings"),
-        "map": (MapArgs, _map, "propose a mapping file for CSV or Parquet tables"),
+        "convert": (ConvertArgs, _convert, "write a data set in another format"),
+        "map": (MapArgs, _map, "propose a mapping file for CSV, Parquet or MCAP files"),
     }
     return subcommands("fidec data", commands, argv)
 
@@ -153,7 +189,14 @@ def _make(args: MakeArgs) -> int:
 
 def _get(args: GetArgs) -> int:
     from fidec.data.download import download
+    from fidec.data.hub import download_hub
+    from fidec.errors import ConfigError
 
+    if args.name.startswith("hf:"):
+        if args.url is not None:
+            raise ConfigError("--url is for OGBench and D4RL; another address of the hub is in HF_ENDPOINT")
+        print(download_hub(args.name.removeprefix("hf:"), args.data_dir, videos=not args.no_videos))
+        return 0
     for path in download(args.name, args.data_dir, url=args.url, val=not args.no_val):
         print(path)
     return 0
@@ -207,23 +250,33 @@ def _map(args: MapArgs) -> int:
     return 0
 
 
-def _show(args: SourceArgs) -> int:
-    from fidec.data.describe import describe_dataset, description_text
+def _load(args: SourceArgs) -> OfflineDataset:
     from fidec.data.source import load_dataset
 
-    facts = describe_dataset(load_dataset(args.source, cache_dir=args.data_dir))
+    bounds = {"action_low": args.action_low, "action_high": args.action_high}
+    return load_dataset(args.source, cache_dir=args.data_dir, **bounds)
+
+
+def _show(args: ShowArgs) -> int:
+    from fidec.data.describe import describe_dataset, description_text
+
+    dataset = _load(args)
+    facts = describe_dataset(dataset)
     if args.json:
         print_json(facts)
     else:
         print(description_text(facts))
+    if args.page is not None:
+        from fidec.report.page.dataset import write_data_page
+
+        print(f"page: {write_data_page(dataset, args.page)}", file=sys.stderr)
     return 0
 
 
 def _check(args: CheckArgs) -> int:
     from fidec.data.check import check_dataset
-    from fidec.data.source import load_dataset
 
-    report = check_dataset(load_dataset(args.source, cache_dir=args.data_dir))
+    report = check_dataset(_load(args))
     if args.json:
         print_json(report.to_json())
     else:
@@ -231,4 +284,24 @@ def _check(args: CheckArgs) -> int:
     if report.worst == "error":
         print("fidec data check: the data set has errors", file=sys.stderr)
         return 1
+    return 0
+
+
+def _convert(args: ConvertArgs) -> int:
+    from fidec.data.convert import convert
+    from fidec.errors import ConfigError
+
+    if args.out is None:
+        raise ConfigError("give --out, the file or the directory to write")
+    made = convert(_load(args), args.to, args.out, overwrite=args.overwrite, fps=args.fps)
+    if args.json:
+        print_json({**asdict(made), "path": str(made.path)})
+        return 0
+    print(f"{made.path}: load it as {made.source}")
+    print(f"sha256 before   {made.sha256_before}\nsha256 after    {made.sha256_after}")
+    for kind, sentences in (("lost", made.lost), ("note", made.notes)):
+        for sentence in sentences:
+            print(f"{kind:<15} {sentence}")
+    if not made.lost:
+        print("nothing was lost")
     return 0

@@ -28,6 +28,8 @@ class ReportArgs:
     """Title of the page."""
     embed_videos: bool = False
     """Put the videos of the runs (*.mp4 in their directories) into the file. By default it refers to them."""
+    data: bool = False
+    """Also load the data of the runs from their sources, and draw it: episodes, histograms, frames, findings."""
 
 
 def main(argv: list[str]) -> int:
@@ -37,7 +39,7 @@ def main(argv: list[str]) -> int:
     if not args.runs:
         raise ConfigError("name the directory of a run, or several")
     out = args.out or args.runs[0] / "report.html"
-    path, left_out = report_runs(args.runs, out, title=args.title, embed_videos=args.embed_videos)
+    path, left_out = report_runs(args.runs, out, title=args.title, embed_videos=args.embed_videos, data=args.data)
     for each, reason in left_out.items():
         print(f"left out: {each}: {reason}", file=sys.stderr)
     print(f"report: {path}")

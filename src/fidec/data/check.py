@@ -190,7 +190,8 @@ def _check_rewards(dataset: OfflineDataset, facts: dict[str, Any]) -> Finding:
     return Finding("ok", "rewards", f"rewards span [{low:.4g}, {high:.4g}] ({kinds} values or bins, listed above).")
 
 
-def _check_next(dataset: OfflineDataset) -> Finding:
+def unlinked_rows(dataset: OfflineDataset) -> tuple[int, int]:
+    """How many next observations are not the observation of the next row of their episode, and the first such row."""
     inside = np.flatnonzero(~dataset.terminals)
     broken, first = 0, -1
     pairs = list(zip(arrays_of(dataset.observations), arrays_of(dataset.next_observations), strict=True))
@@ -202,6 +203,11 @@ def _check_next(dataset: OfflineDataset) -> Finding:
         if len(bad) and first < 0:
             first = int(bad[0])
         broken += len(bad)
+    return broken, first
+
+
+def _check_next(dataset: OfflineDataset) -> Finding:
+    broken, first = unlinked_rows(dataset)
     if broken:
         text = (
             f"in {broken} rows ({share(broken, dataset.size)}) the next observation is not the observation of the "
@@ -232,7 +238,9 @@ def _check_left_out(info: dict[str, Any]) -> list[Finding]:
     """What a source has not read, and where it took rewards from."""
     found = []
     if left_out := info.get("left_out"):
-        found.append(Finding("note", "parts", f"these parts of an observation are not read: {', '.join(left_out)}."))
+        text = f"these parts of an observation are not read: {', '.join(left_out)}."
+        advice = "" if "cameras" in info else " Cameras are read if the source names them: ?cameras=NAME&size=64x64."
+        found.append(Finding("note", "parts", text + advice))
     if rule := info.get("rewards"):
         found.append(Finding("ok", "rewards", f"rewards: {rule}."))
     return found

@@ -18,7 +18,7 @@ from h5py import h5g, h5l, h5o  # pyright: ignore[reportAttributeAccessIssue] - 
 from fidec.data.columns import MAX_RATIO, check_row_counts, existing_file, fail, require_keys
 from fidec.data.memory import unreadable
 from fidec.data.observations import KEYS as OBSERVATIONS
-from fidec.errors import DataError
+from fidec.errors import DataError, FidecError
 
 # deflate, shuffle, fletcher32, lzf: built into h5py. Any other filter would load a plug-in library.
 _FILTERS = {1, 2, 3, 32000}
@@ -35,7 +35,7 @@ def open_hdf5(path: str | Path) -> Iterator[h5py.File]:
         with h5py.File(file, "r") as handle:
             _check_tree(handle["/"].id, str(file))
             yield handle
-    except DataError:
+    except FidecError:
         raise
     except Exception as error:
         text = " ".join(str(error).split())[:160]

@@ -20,7 +20,8 @@ import numpy as np
 from fidec.data.arrays import build_dataset
 from fidec.data.columns import fail, flag_vector
 from fidec.data.dataset import OfflineDataset
-from fidec.data.tables import Table, match_columns, natural
+from fidec.data.recordings import SUFFIX, open_table
+from fidec.data.tables import match_columns, natural
 from fidec.errors import ConfigError, DataError
 from fidec.store.tables import TableReader, read_table
 
@@ -52,6 +53,8 @@ class Mapping:
     """Column of flags: 1 where the task ended."""
     truncation: str | None = None
     """Column of flags: 1 where the episode was cut."""
+    clock: str | None = None
+    """MCAP recordings only: the topic whose messages are the rows. Other columns have their last value before."""
     action_low: tuple[float, ...] | None = None
     """Lowest actions, one number or one for each dimension, if they are not in [-1, 1]."""
     action_high: tuple[float, ...] | None = None
@@ -96,7 +99,8 @@ def files_of(path: Path, mapping: Mapping) -> list[Path]:
 def load_mapped(path: Path, source: str, action_low: Any = None, action_high: Any = None) -> OfflineDataset:
     """The data set of a mapping file."""
     mapping = read_mapping(path)
-    tables = [_read(path, file, mapping) for file in files_of(path, mapping)]
+    files = files_of(path, mapping)
+    tables = [_read(path, file, mapping) for file in files]
     where = str(path)
     whole = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
     rows = len(whole["actions"])
@@ -121,12 +125,14 @@ def load_mapped(path: Path, source: str, action_low: Any = None, action_high: An
     bounds = (action_low, action_high) if given else (mapping.action_low, mapping.action_high)
     whole |= {"action_low": bounds[0], "action_high": bounds[1]}
     info = {"file": str(path.absolute()), "files": len(tables), "rewards": mapping.rule}
+    if any(file.suffix.lower() == SUFFIX for file in files):
+        info |= {"resampled": f"rows are the messages of {mapping.clock}; other topics hold their last value"}
     return build_dataset(whole, where=where, name=path.stem, source=source, info=info)
 
 
 def _read(path: Path, file: Path, mapping: Mapping) -> dict[str, np.ndarray]:
     """The columns of one file under the names that `build_dataset` knows."""
-    table = Table(file)
+    table = open_table(file, mapping.clock)
     where, names = str(file), list(table.types)
     observation = match_columns(where, "observation", mapping.observation, names)
     action = match_columns(where, "action", mapping.action, names)

@@ -61,6 +61,16 @@ class DataSource:
     at_url: Literal["file"] | tuple[str, ...] | None = None
 
 
+# Formats that cannot be read, and what to do.
+REFUSED = dict.fromkeys(
+    ("rlds", "tfds"),
+    "its records need TensorFlow, which fidec does not use. Where TensorFlow is installed, read the episodes with "
+    "tensorflow_datasets and save their steps with np.savez (observations, actions, rewards, terminals, episodes) as "
+    "npz:FILE, or convert them to a LeRobotDataset and use lerobot:DIR.",
+) | {
+    "mcap": "a recording needs a mapping file. `fidec data map FILE.mcap` proposes one; then use table:columns.toml."
+}
+
 SOURCES = Register("data source", "fidec.data.sources", "SOURCE", DataSource, "fidec.sources")
 
 
@@ -68,6 +78,8 @@ def find_source(text: str) -> tuple[str, DataSource, str]:
     """Scheme, source and rest of `SCHEME:WHAT`. Text without a scheme belongs to the first source that claims it."""
     scheme, colon, what = text.partition(":")
     if colon and as_url(text) is None:
+        if scheme in REFUSED:
+            raise ConfigError(f"{text}: {scheme} data is not read: {REFUSED[scheme]}")
         source = SOURCES.get(scheme)
         if not what:
             raise ConfigError(f"{text!r} names no data set; expected {source.summary}, such as {source.example}")

@@ -49,11 +49,12 @@ class Table:
         with _naming_damage(self.file):
             if self.file.suffix.lower() == ".csv":
                 whole = require("pyarrow.csv", "tables", PURPOSE).read_csv(self.file)
-                schema, self._select = whole.schema, whole.select
+                schema, self._select, self._parquet = whole.schema, whole.select, None
             else:
                 opened = require("pyarrow.parquet", "tables", PURPOSE).ParquetFile(self.file)
                 _check_size(self.file, opened.metadata)
                 schema, self._select = opened.schema_arrow, lambda names: opened.read(columns=names)
+                self._parquet = opened
         names = [field.name for field in schema]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise DataError(f"{self.file}: the column {twice[0]!r} is there more than once. Rename one.")
@@ -69,6 +70,14 @@ class Table:
             table = self._select(chosen)
             return {name: _array(str(self.file), name, table.column(name)) for name in chosen}
 
+    def stream(self, name: str, rows: int) -> Iterator[Any]:
+        """The values of a column of a Parquet file as Python objects; `rows` of them are in memory at a time."""
+        if name not in self.types or self._parquet is None:
+            raise DataError(f"{self.file}: {unknown('column', name, self.types)}")
+        with _naming_damage(self.file):
+            for batch in self._parquet.iter_batches(rows, columns=[name]):
+                yield from batch.column(0).to_pylist()
+
 
 @contextmanager
 def _naming_damage(file: Path) -> Iterator[None]:
@@ -83,8 +92,10 @@ def _naming_damage(file: Path) -> Iterator[None]:
 
 
 def _check_size(file: Path, metadata: Any) -> None:
-    """A small Parquet file may declare more rows than memory holds: equal values take no space."""
-    declared = 8 * metadata.num_rows * metadata.num_columns
+    """A small Parquet file may declare more values than memory holds: equal values take no space."""
+    groups = (metadata.row_group(index) for index in range(metadata.num_row_groups))
+    values = sum(group.column(index).num_values for group in groups for index in range(metadata.num_columns))
+    declared = 8 * max(values, metadata.num_rows * metadata.num_columns)
     if declared > free_host_memory():
         raise DataError(
             f"{file}: declares {metadata.num_rows} rows of {metadata.num_columns} columns, {declared / 1e9:.1f} GB, "

@@ -25,6 +25,7 @@ from fidec.console import Progress
 from fidec.data.cache import read_sidecar, write_sidecar
 from fidec.data.mapped import FileRows
 from fidec.errors import DataError, RunError
+from fidec.store import lock
 from fidec.store.files import sha256_file, write_whole
 
 FOLDER = ".fidec-unpacked"
@@ -61,20 +62,39 @@ def _data_offset(file: Path, member: zipfile.ZipInfo) -> int:
 
 
 def _unpacked(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Path:
-    """The copy of a compressed member: an existing one, else a new one in the first directory that can hold it."""
-    name = f"{file.name}.{member.filename}".replace("/", ".").replace("\\", ".")  # it may be hostile
+    """The copy of a compressed member."""
     origin = {"origin": "unpacked", "archive": file.name, "crc32": member.CRC, "unpacked_bytes": member.file_size}
+    name, what = f"{file.name}.{member.filename}", f"unpacking {file.name}"
+
+    def write(out: IO[bytes]) -> None:
+        _copy(archive, member, what, write=out.write)
+
+    return kept_copy(file, file.parent, name, origin, member.file_size, write)
+
+
+def kept_copy(
+    file: Path, folder: Path, name: str, origin: dict[str, Any], size: int, write: Callable[[IO[bytes]], object]
+) -> Path:
+    """An unpacked array of `file`: an existing copy, else a new one in the first directory that can hold it.
+
+    `origin` tells whether an existing copy was made from the same content. `write` writes `size` bytes. Processes
+    that want the same copy make it once.
+    """
+    name = name.replace("/", ".").replace("\\", ".")  # it may be hostile
     cache = Path(platformdirs.user_cache_dir("fidec")) / "unpacked"
-    paths = [folder / name for folder in (file.parent / FOLDER, cache)]
+    paths = [parent / name for parent in (folder / FOLDER, cache)]
     for path in paths:
         if _is_intact(path, origin):
             return path
-    what, problems = f"unpacking {file.name}", []
+    problems = []
     for path in paths:
         try:
-            _make_room(path, member.file_size)
-            write_whole(path, lambda out: _copy(archive, member, what, write=out.write))
-            write_sidecar(path, **origin)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with lock.wait_for(path.with_name(f".{name}.lock"), lambda: _tell_waiting(file)):
+                if not _is_intact(path, origin):  # another process may have made it meanwhile
+                    _make_room(path, size)
+                    write_whole(path, write)
+                    write_sidecar(path, **origin)
         except (OSError, RunError) as error:
             problems.append(f"{path.parent} ({getattr(error, 'strerror', None) or error})")
             with suppress(OSError):
@@ -82,10 +102,15 @@ def _unpacked(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> 
         else:
             return path
     raise DataError(
-        f"{file}: {member.filename} takes {member.file_size / 1e9:.1f} GB unpacked, and it cannot be written to "
+        f"{file}: {name} takes {size / 1e9:.1f} GB unpacked, and it cannot be written to "
         f"{' or '.join(problems)}. It is unpacked once, so that it need not fit into memory. Make one of these "
         "directories writable, with enough free space."
     )
+
+
+def _tell_waiting(file: Path) -> None:
+    with Progress(None) as progress:
+        progress.message(f"another process unpacks {file.name}; waiting for it")
 
 
 def _is_intact(path: Path, origin: dict[str, Any]) -> bool:
@@ -100,7 +125,6 @@ def _is_intact(path: Path, origin: dict[str, Any]) -> bool:
 
 def _make_room(path: Path, size: int) -> None:
     """Remove the files of an older copy, and check that a new one fits."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     for leftover in path.parent.glob(f".{path.name}.*.tmp"):
         with suppress(OSError):
             if time.time() - leftover.stat().st_mtime > _STALE_SECONDS:

@@ -1,16 +1,18 @@
-"""`lerobot:DIR`: the numbers of a local LeRobotDataset, versions 2.0, 2.1 and 3.0. Videos and images are not read.
+"""`lerobot:DIR`: a local LeRobotDataset, versions 2.0, 2.1 and 3.0.
 
-meta/info.json        codebase_version, features {name: {dtype, shape}}
-data/**/*.parquet     one row a frame: observation.*, action, episode_index, frame_index, and maybe next.reward and
-                      next.success
+data/**/*.parquet     one row a frame: observation.*, action, episode_index, frame_index, timestamp, and maybe
+                      next.reward, next.done, next.truncated, next.success
+videos/               one MP4 file an episode (v2), or many episodes one after another (v3.0)
 
-The observation is all vectors `observation.*`: `observation.state` first, the others in sorted order. An episode that
-ends with `next.success` ends the task; all others were cut.
+The observation is all vectors `observation.*`: `observation.state` first, the others in sorted order. Cameras are
+read if they are named: `lerobot:DIR?cameras=front,wrist&size=64x64`. An episode that ends with `next.success`, or
+with `next.done` and without `next.truncated`, ends the task; all others were cut.
 """
 
 from __future__ import annotations
 
-import json
+import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,87 +20,91 @@ import numpy as np
 
 from fidec.console import Progress
 from fidec.data.arrays import build_dataset
-from fidec.data.columns import flag_vector, user_path
+from fidec.data.cameras import Cameras, resize, split_cameras, stored_frames, with_options, with_state
+from fidec.data.columns import flag_vector
 from fidec.data.dataset import OfflineDataset
+from fidec.data.frames import picture, video_frames
+from fidec.data.lerobot import Layout, folder, read_layout
 from fidec.data.source import CacheDir, DataSource, absolute_if_exists
 from fidec.data.tables import Table
 from fidec.errors import DataError
+from fidec.store.files import sha256_file
 
-VERSIONS = ("v2.0", "v2.1", "v3.0")
-STATE = "observation.state"
-_LIMIT = 16 * 2**20  # bytes of info.json
-_IMAGES = ("video", "image")
+_OPTIONAL = ("next.reward", "next.success", "next.done", "next.truncated")
+_PICTURES = 16  # rows of encoded images that are read at a time
 
 
 def load(what: str, *, cache_dir: CacheDir = None, action_low: Any = None, action_high: Any = None) -> OfflineDataset:
-    root = folder(what)
-    vectors, images = _features(root)
-    files = sorted((root / "data").rglob("*.parquet"))
+    path, cameras = split_cameras(what)
+    root = folder(path)
+    return load_folder(root, cameras, root.name, f"lerobot:{what}", action_low, action_high)
+
+
+def load_folder(
+    root: Path,
+    cameras: Cameras,
+    name: str,
+    source: str,
+    action_low: Any = None,
+    action_high: Any = None,
+    facts: dict[str, Any] | None = None,
+) -> OfflineDataset:
+    """The data set in a directory. `facts` are added to its `info`."""
+    layout = read_layout(root)
+    chosen = cameras.chosen(str(root), list(layout.cameras))
+    if not layout.vectors and not chosen:
+        raise DataError(
+            f"{root}: the data set has no vector observation.*, only cameras. Name some: ?cameras="
+            f"{','.join(layout.cameras)}&size=64x64"
+        )
+    files = layout.tables("data")
     if not files:
         raise DataError(f"{root}: has no data/**/*.parquet. Copy the whole data set, not only its meta data.")
-    names = Table(files[0]).types
-    optional = [name for name in ("next.reward", "next.success") if name in names]
-    wanted = [*vectors, "action", "episode_index", "frame_index", *optional]
-    tables = []
-    with Progress(len(files), name=f"reading {root.name}", unit="file", enabled=len(files) > 20) as progress:
-        for number, file in enumerate(files, 1):
-            tables.append(Table(file).read(wanted))
-            progress.update(number)
-    whole = {name: np.concatenate([table[name] for table in tables]) for name in wanted}
+    whole = _read(layout, files)
     order = np.lexsort((whole["frame_index"], whole["episode_index"]))
-    whole = {name: array[order] for name, array in whole.items()}
-    rows, episodes = len(order), whole["episode_index"]
-    ends = np.append(episodes[1:] != episodes[:-1], True)
+    sorted_ = {key: array[order] for key, array in whole.items()}
+    episodes = sorted_["episode_index"]
+    same = episodes[1:] == episodes[:-1]
+    if (same & (np.diff(sorted_["frame_index"]) == 0)).any():
+        raise DataError(f"{root}: two rows of data/ have the same episode_index and frame_index.")
+    parts = {part: _frames(layout, camera, cameras, files, whole, order) for part, camera in chosen.items()}
+    state = np.concatenate(
+        [np.zeros((len(order), 0), np.float32), *(_flat(sorted_[v]) for v in layout.vectors)], axis=1
+    )
     columns: dict[str, Any] = {
-        "observations": np.concatenate([_flat(whole[name]) for name in vectors], axis=1),
-        "actions": _flat(whole["action"]),
+        "observations": with_state(state, parts),
+        "actions": _flat(sorted_["action"]),
+        "rewards": sorted_.get("next.reward"),
+        "terminals": _terminals(str(root), sorted_, np.append(~same, True)),
         "episodes": episodes,
         "action_low": action_low,
         "action_high": action_high,
     }
-    if "next.reward" in optional:
-        columns["rewards"] = whole["next.reward"]
-    if "next.success" in optional:
-        columns["terminals"] = flag_vector(str(root), "next.success", whole["next.success"], rows) & ends
-    info = {"file": str(root.absolute()), "observation_keys": vectors}
-    info |= {"left_out": images} if images else {}
-    return build_dataset(columns, where=str(root), name=root.name, source=f"lerobot:{what}", info=info)
+    info: dict[str, Any] = {"file": str(root.absolute()), "observation_keys": list(layout.vectors), **(facts or {})}
+    info |= {"cameras": chosen} if chosen else {}
+    left_out = [camera for camera in layout.cameras if camera not in chosen.values()]
+    info |= {"left_out": left_out} if left_out else {}
+    return build_dataset(columns, where=str(root), name=name, source=source, info=info)
 
 
-def folder(what: str) -> Path:
-    """The directory of a data set."""
-    root = user_path(what)
-    if not (root / "meta" / "info.json").is_file():
-        found = "has no meta/info.json" if root.is_dir() else "is no directory"
-        raise DataError(
-            f"{root} {found}; expected a local LeRobotDataset. Data of the hub has to be downloaded first: "
-            "`huggingface-cli download ID --repo-type dataset --local-dir DIR`."
-        )
-    return root
+def _read(layout: Layout, files: list[Path]) -> dict[str, np.ndarray]:
+    """The columns that are numbers, in the order of the files."""
+    optional = [key for key in (*_OPTIONAL, "timestamp") if key in Table(files[0]).types]
+    wanted = [*layout.vectors, "action", "episode_index", "frame_index", *optional]
+    tables = []
+    with Progress(len(files), name=f"reading {layout.root.name}", unit="file", enabled=len(files) > 20) as progress:
+        for file in files:
+            tables.append(Table(file).read(wanted))
+            progress.advance(1)
+    return {key: np.concatenate([table[key] for table in tables]) for key in wanted}
 
 
-def _features(root: Path) -> tuple[list[str], list[str]]:
-    """The vectors of the observation, and the images, which are not read."""
-    path = root / "meta" / "info.json"
-    try:
-        if path.stat().st_size > _LIMIT:
-            raise DataError(f"{path}: larger than {_LIMIT} bytes; not meta data.")
-        info = json.loads(path.read_text(encoding="utf-8"))
-        version, features = info["codebase_version"], info["features"]
-        kinds = {str(name): str(feature["dtype"]) for name, feature in features.items()}
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(
-            f"{path}: is not the meta data of a LeRobotDataset ({type(error).__name__}: {error})."
-        ) from error
-    if version not in VERSIONS:
-        raise DataError(f"{path}: codebase_version is {version!r}; read are {', '.join(VERSIONS)}.")
-    own = sorted((name for name in kinds if name.startswith("observation")), key=lambda name: (name != STATE, name))
-    vectors = [name for name in own if kinds[name] not in (*_IMAGES, "string")]
-    images = [name for name in own if kinds[name] in _IMAGES]
-    if "action" not in kinds or not vectors:
-        missing = "action" if "action" not in kinds else "vector observation.*"
-        raise DataError(f"{path}: the data set has no {missing}; its features are {', '.join(kinds)}.")
-    return vectors, images
+def _terminals(where: str, columns: dict[str, np.ndarray], ends: np.ndarray) -> np.ndarray | None:
+    """Where the task ended; None if the data set does not say."""
+    flags = {key: flag_vector(where, key, columns[key], len(ends)) for key in _OPTIONAL[1:] if key in columns}
+    if "next.truncated" in flags and "next.done" in flags:
+        return flags["next.done"] & ~flags["next.truncated"] & ends
+    return flags["next.success"] & ends if "next.success" in flags else None
 
 
 def _flat(array: np.ndarray) -> np.ndarray:
@@ -106,11 +112,80 @@ def _flat(array: np.ndarray) -> np.ndarray:
     return array.reshape(len(array), -1).astype(np.float32)
 
 
+# --- cameras --------------------------------------------------------------------------------------------------------
+
+
+def _frames(
+    layout: Layout, camera: str, cameras: Cameras, files: list[Path], whole: dict[str, np.ndarray], order: np.ndarray
+) -> np.ndarray:
+    """(rows, height, width, 3) uint8 of one camera, in the order of the rows."""
+    size = cameras.size or layout.cameras[camera]
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))  # of each row of the tables
+    if camera in layout.videos:
+        sources, frames = _from_videos(layout, camera, whole)
+    else:
+        sources, frames = files, _from_tables(files, camera, layout.cameras[camera])
+    times = whole.get("timestamp", np.zeros(0)).astype(np.float64)
+    plan = [place, whole["episode_index"].astype(np.int64), times]
+    origin = {
+        "camera": camera,
+        "rows": hashlib.sha256(b"".join(np.ascontiguousarray(each).tobytes() for each in plan)).hexdigest(),
+        "sources": {str(file.relative_to(layout.root)): sha256_file(file) for file in _existing(sources)},
+        "size": list(size),
+    }
+    resized = ((int(place[row]), resize(image, size)) for row, image in frames)
+    name = f"{layout.root.absolute().name}.{camera}.{size[0]}x{size[1]}"
+    return stored_frames(layout.root, layout.root, name, origin, (len(order), *size, 3), resized)
+
+
+def _existing(files: list[Path]) -> list[Path]:
+    if missing := [file for file in files if not file.is_file()]:
+        raise DataError(f"{missing[0]} does not exist: the data set is incomplete. Copy or download it again.")
+    return files
+
+
+def _from_videos(
+    layout: Layout, camera: str, whole: dict[str, np.ndarray]
+) -> tuple[list[Path], Iterator[tuple[int, np.ndarray]]]:
+    """The files of a camera, and (row, frame), each file read once from its beginning."""
+    if "timestamp" not in whole:
+        raise DataError(f"{layout.root}: has no column timestamp, which says where the frames of {camera} are.")
+    episodes, rows = whole["episode_index"], {}
+    starts = layout.video_starts(camera, sorted(set(episodes.tolist())))
+    first = np.array([starts[episode][1] for episode in episodes.tolist()])
+    times = first + whole["timestamp"].astype(np.float64)
+    for episode, (file, _) in starts.items():
+        rows.setdefault(file, []).append(np.flatnonzero(episodes == episode))
+
+    def frames() -> Iterator[tuple[int, np.ndarray]]:
+        for file, groups in rows.items():
+            own = np.concatenate(groups)
+            for index, frame in video_frames(file, times[own], layout.fps, layout.cameras[camera]):
+                yield int(own[index]), frame
+
+    return sorted(rows), frames()
+
+
+def _from_tables(files: list[Path], camera: str, size: tuple[int, int]) -> Iterator[tuple[int, np.ndarray]]:
+    """(row, image) of the images that are stored in the tables."""
+    row = 0
+    for file in files:
+        for struct in Table(file).stream(camera, _PICTURES):
+            content = struct.get("bytes") if isinstance(struct, dict) else None
+            yield row, picture(f"{file}: {camera}, row {row}", content, size)
+            row += 1
+
+
+def _absolute(what: str) -> str:
+    return with_options(what, absolute_if_exists(split_cameras(what)[0]))
+
+
 SOURCE = DataSource(
-    summary="a local LeRobotDataset, without its images",
+    summary="a local LeRobotDataset",
     example="lerobot:my-dataset",
     load=load,
-    absolute=absolute_if_exists,
-    check_present=lambda what, cache_dir: folder(what),
+    absolute=_absolute,
+    check_present=lambda what, cache_dir: folder(split_cameras(what)[0]),
     at_url=("meta", "data"),
 )

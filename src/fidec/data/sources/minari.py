@@ -28,8 +28,10 @@ from fidec.data.columns import (
 )
 from fidec.data.dataset import OfflineDataset
 from fidec.data.hdf5 import UNWRITTEN, open_hdf5, place, read_array
+from fidec.data.observations import observation_column
 from fidec.data.source import CacheDir, DataSource, unchanged
 from fidec.errors import ConfigError, DataError
+from fidec.parts import arrays_of, map_parts, named, rows_of
 
 _METADATA_LIMIT = 16 * 2**20
 
@@ -59,7 +61,13 @@ def load(what: str, *, cache_dir: CacheDir = None, action_low: Any = None, actio
     concatenated in sorted key order, as Gymnasium's FlattenObservation does. Action bounds come from the
     metadata's action space unless they are given.
     """
-    folder = minari_folder(what)
+    return load_folder(minari_folder(what), what, f"minari:{what}", action_low, action_high)
+
+
+def load_folder(
+    folder: Path, name: str, source: str, action_low: Any = None, action_high: Any = None
+) -> OfflineDataset:
+    """The data set in a directory `data` of Minari."""
     metadata = read_metadata(folder)
     file = folder / "main_data.hdf5"
     if metadata.get("data_format", "hdf5") != "hdf5":
@@ -70,15 +78,18 @@ def load(what: str, *, cache_dir: CacheDir = None, action_low: Any = None, actio
     if action_low is None and action_high is None:
         action_low, action_high = _box_bounds(folder, metadata)
     episodes, keys = _read_episodes(file, action_low, action_high)
-    columns = {key: np.concatenate([e[key] for e in episodes]) for key in episodes[0]}
+    columns = {
+        key: map_parts(lambda *parts: np.concatenate(parts), *(episode[key] for episode in episodes))
+        for key in episodes[0]
+    }
     info = {"file": str(file), "episodes": len(episodes)}
     if keys:
         info["observation_keys"] = keys
     return build_dataset(
         {**columns, "action_low": action_low, "action_high": action_high},
         where=str(file),
-        name=what,
-        source=f"minari:{what}",
+        name=name,
+        source=source,
         info=info,
     )
 
@@ -115,7 +126,7 @@ def _box_bounds(folder: Path, metadata: dict[str, Any]) -> tuple[Any, Any]:
     return low, high
 
 
-def _read_episodes(file: Path, low: Any, high: Any) -> tuple[list[dict[str, np.ndarray]], list[str]]:
+def _read_episodes(file: Path, low: Any, high: Any) -> tuple[list[dict[str, Any]], list[str]]:
     """Columns of every episode, checked one by one so that an error can name the episode."""
     where = str(file)
     episodes, keys, size = [], [], 0
@@ -128,12 +139,15 @@ def _read_episodes(file: Path, low: Any, high: Any) -> tuple[list[dict[str, np.n
             if not isinstance(group, h5py.Group):
                 raise fail(where, name, " is not a group.")
             columns, keys = _read_episode(group, where, low, high)
-            size += sum(array.nbytes for key, array in columns.items() if key != "next_observations")
+            used = [
+                each for key, column in columns.items() if key != "next_observations" for each in arrays_of(column)
+            ]
+            size += sum(array.nbytes for array in used)
             if size > MAX_RATIO * file.stat().st_size + UNWRITTEN:
                 raise fail(
                     where, name, f": {size} bytes were read from a file of {file.stat().st_size}; it is damaged."
                 )
-            if episodes and columns["observations"].shape[1:] != episodes[0]["observations"].shape[1:]:
+            if episodes and _shapes(columns["observations"]) != _shapes(episodes[0]["observations"]):
                 raise fail(where, f"{name}/observations", " has another shape than in the first episode.")
             if episodes and columns["actions"].shape[1:] != episodes[0]["actions"].shape[1:]:
                 raise fail(where, f"{name}/actions", " has another shape than in the first episode.")
@@ -141,7 +155,11 @@ def _read_episodes(file: Path, low: Any, high: Any) -> tuple[list[dict[str, np.n
     return episodes, keys
 
 
-def _read_episode(group: h5py.Group, where: str, low: Any, high: Any) -> tuple[dict[str, np.ndarray], list[str]]:
+def _shapes(observations: Any) -> dict[str, tuple[int, ...]]:
+    return {key: array.shape[1:] for key, array in named("observations", observations).items()}
+
+
+def _read_episode(group: h5py.Group, where: str, low: Any, high: Any) -> tuple[dict[str, Any], list[str]]:
     """T transitions from T + 1 observations."""
     name = place(group)
     for key in ("observations", "actions", "rewards", "terminations", "truncations"):
@@ -158,7 +176,7 @@ def _read_episode(group: h5py.Group, where: str, low: Any, high: Any) -> tuple[d
         _check_rows(where, name, key, _declared_rows(group, key), rows)
     actions = read_array(group, "actions", where)
     observations, keys = _read_observations(group, where)
-    _check_rows(where, name, "observations", len(observations), rows)
+    _check_rows(where, name, "observations", rows_of(observations), rows)
     dim = actions.shape[1] if actions.ndim == 2 else 1
     action_array(here, actions, rows, action_bounds(here, low, high, dim))
     terminations, truncations = (
@@ -167,12 +185,12 @@ def _read_episode(group: h5py.Group, where: str, low: Any, high: Any) -> tuple[d
     ends = terminations | truncations
     ends[-1] = True
     columns = {
-        "observations": observations[:-1],
+        "observations": map_parts(lambda part: part[:-1], observations),
         "actions": actions,
         "rewards": row_vector(here, "rewards", read_array(group, "rewards", where), rows),
         "terminals": ends,
         "masks": ~terminations,
-        "next_observations": observations[1:],
+        "next_observations": map_parts(lambda part: part[1:], observations),
     }
     return columns, keys
 
@@ -189,8 +207,11 @@ def _check_rows(where: str, name: str, key: str, found: int | None, steps: int) 
         raise fail(where, f"{name}/{key}", text)
 
 
-def _read_observations(group: h5py.Group, where: str) -> tuple[np.ndarray, list[str]]:
-    """One array per episode, and the keys of a dict space in the order in which they were joined."""
+def _read_observations(group: h5py.Group, where: str) -> tuple[Any, list[str]]:
+    """One array per episode, and the keys of a dict space in the order in which they were joined.
+
+    With images in a dict space, the joined vectors are the part `state`, and each image is a part.
+    """
     name = place(group)
     item: Any = group["observations"]
     if isinstance(item, h5py.Dataset):
@@ -198,18 +219,25 @@ def _read_observations(group: h5py.Group, where: str) -> tuple[np.ndarray, list[
         if array.dtype == np.uint8 and array.ndim == 2 and _starts_like_jpeg(array):
             raise _jpeg(where, f"{name}/observations")
         return observation_array(f"{where}: {name}", "observations", array), []
-    parts, keys = [], []
+    parts, keys, images = [], [], {}
     for key, array in _leaves(item, where, ""):
         values = numbers(f"{where}: {name}", f"observations/{key}", array)
+        if values.dtype == np.uint8 and values.ndim == 4:
+            images[key.replace("/", ".")] = values
+            continue
         if values.dtype == np.uint8 and values.ndim > 1:
             raise _jpeg(where, f"{name}/observations/{key}")
         if values.ndim == 0 or (parts and len(values) != len(parts[0])):
             raise fail(where, f"{name}/observations/{key}", f" has shape {values.shape}; expected one row per step.")
         parts.append(values.reshape(len(values), -1).astype(np.float32))
         keys.append(key)
-    if not parts:
+    if not parts and not images:
         raise fail(where, f"{name}/observations", " is an empty group.")
-    return observation_array(f"{where}: {name}", "observations", np.concatenate(parts, axis=1)), keys
+    if "state" in images and parts:
+        raise fail(where, f"{name}/observations/state", " is an image beside vectors; rename it.")
+    whole = ({"state": np.concatenate(parts, axis=1)} if parts else {}) | images
+    observed = whole if len(whole) > 1 else next(iter(whole.values()))
+    return observation_column(f"{where}: {name}", "observations", observed), keys
 
 
 def _leaves(group: h5py.Group, where: str, prefix: str) -> list[tuple[str, np.ndarray]]:
@@ -233,8 +261,7 @@ def _jpeg(where: str, key: str) -> DataError:
     return fail(
         where,
         key,
-        " holds images in a form that is not read (as JPEG, or inside a dict). Write the data set with "
-        "jpeg_encoding=False and the image as the only observation.",
+        " holds images in a form that is not read, such as JPEG. Write the data set with jpeg_encoding=False.",
     )
 
 

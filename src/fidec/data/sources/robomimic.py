@@ -3,12 +3,14 @@
 data/demo_0/{obs/KEY, next_obs/KEY, actions, rewards, dones}, data/demo_1/..., mask/train, mask/valid
 
 The observation is all vectors of `obs`, joined in sorted order. `dones` are the ends of the task, as robomimic's own
-methods use them. With `#NAME` only the demonstrations of that mask are read.
+methods use them. With `#NAME` only the demonstrations of that mask are read. Cameras are read if they are named:
+`robomimic:FILE#train?cameras=agentview_image&size=64x64`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,31 +18,53 @@ import h5py
 import numpy as np
 
 from fidec.data.arrays import build_dataset
+from fidec.data.cameras import LARGEST, resize, split_cameras, stored_frames, with_options, with_state
 from fidec.data.columns import existing_file, fail, flag_vector, numbers
 from fidec.data.dataset import OfflineDataset
 from fidec.data.hdf5 import open_hdf5, read_array
 from fidec.data.source import CacheDir, DataSource, absolute_path
 from fidec.errors import DataError
 from fidec.register import unknown
+from fidec.store.files import sha256_file
 
 _DEMO = re.compile(r"demo_(\d+)")
 
 
 def load(what: str, *, cache_dir: CacheDir = None, action_low: Any = None, action_high: Any = None) -> OfflineDataset:
-    path, split = _split(what)
+    path, cameras = split_cameras(what)
+    path, split = _split(path)
     file = existing_file(path)
     where = str(file)
     with open_hdf5(file) as handle:
         names = _demos(handle, where, split)
-        keys, images = _keys(handle, where, names[0])
+        keys, images, others = _keys(handle, where, names[0])
+        chosen = cameras.chosen(where, list(images))
+        if not keys and not chosen:
+            raise fail(
+                where,
+                f"data/{names[0]}/obs",
+                f" has no vector, only {', '.join([*images, *others]) or 'nothing'}. Cameras have to be named: "
+                f"?cameras={','.join(images)}&size=64x64",
+            )
         demos = [_read(handle, where, name, keys) for name in names]
-    columns: dict[str, Any] = {key: [demo[key] for demo in demos] for key in demos[0]}
+        columns: dict[str, Any] = {key: [demo[key] for demo in demos] for key in demos[0]}
+        flat: dict[str, Any] = {key: np.concatenate(value) for key, value in columns.items()}
+        steps = [len(demo["actions"]) for demo in demos]
+        digest = sha256_file(file) if chosen else ""
+        lengths = dict(zip(names, steps, strict=True))
+        for part, column in (("obs", "observations"), ("next_obs", "next_observations")):
+            if column in flat:
+                frames = {
+                    name: _frames(handle, file, digest, lengths, f"{part}/{key}", split, images[key], cameras.size)
+                    for name, key in chosen.items()
+                }
+                flat[column] = with_state(flat[column], frames)
     has_next = "next_observations" in columns
-    flat = {key: np.concatenate(value) for key, value in columns.items()}
-    steps = [len(demo["actions"]) for demo in demos]
     flat |= {"episodes": np.repeat(np.arange(len(steps)), steps)}
     info = {"file": where, "observation_keys": keys, "demonstrations": len(names)}
-    info |= {"left_out": images} if images else {}
+    info |= {"cameras": chosen} if chosen else {}
+    left_out = [key for key in (*images, *others) if key not in chosen.values()]
+    info |= {"left_out": left_out} if left_out else {}
     info |= {} if has_next else {"note": "there is no next_obs: the last row of each demonstration has no next state"}
     flat |= {"action_low": action_low, "action_high": action_high}
     return build_dataset(flat, where=where, name=file.stem, source=f"robomimic:{what}", info=info)
@@ -74,8 +98,8 @@ def _demos(handle: h5py.File, where: str, split: str) -> list[str]:
     return [name for name in present if name in chosen]
 
 
-def _keys(handle: h5py.File, where: str, demo: str) -> tuple[list[str], list[str]]:
-    """The vectors of an observation, and what is no vector, such as cameras."""
+def _keys(handle: h5py.File, where: str, demo: str) -> tuple[list[str], dict[str, tuple[int, int]], list[str]]:
+    """The vectors of an observation, the cameras with their sizes, and everything else."""
     group = handle[f"data/{demo}"].get("obs")  # type: ignore[union-attr]
     if not isinstance(group, h5py.Group):
         raise fail(
@@ -83,17 +107,54 @@ def _keys(handle: h5py.File, where: str, demo: str) -> tuple[list[str], list[str
             f"data/{demo}/obs",
             " is missing: the file has states only. robomimic's dataset_states_to_obs.py adds observations.",
         )
-    vectors, others = [], []
+    vectors, images, others = [], {}, []
     for key in sorted(map(str, group)):
-        shape = getattr(group[key], "shape", None) or ()
-        (vectors if 1 <= len(shape) <= 2 else others).append(key)
-    if not vectors:
-        raise fail(
-            where,
-            f"data/{demo}/obs",
-            f" has no vector, only {', '.join(others) or 'nothing'}. Images are not read from robomimic files.",
-        )
-    return vectors, others
+        item: Any = group[key]
+        shape = getattr(item, "shape", None) or ()
+        if 1 <= len(shape) <= 2:
+            vectors.append(key)
+        elif len(shape) == 4 and item.dtype == np.uint8 and shape[3] == 3 and max(shape[1:3]) <= LARGEST:
+            images[key] = shape[1:3]
+        else:
+            others.append(key)
+    return vectors, images, others
+
+
+def _frames(
+    handle: h5py.File,
+    file: Path,
+    digest: str,
+    steps: dict[str, int],
+    path: str,
+    split: str,
+    shape: tuple[int, int],
+    size: tuple[int, int] | None,
+) -> np.ndarray:
+    """(rows, height, width, 3) uint8 of one camera of all demonstrations; `steps` has their names and lengths.
+
+    `path` is that of the camera in a demonstration. Each split has a copy of its own.
+    """
+    where, size = str(file), size or shape
+    part, _, key = path.partition("/")
+
+    def frames() -> Iterator[tuple[int, np.ndarray]]:
+        row = 0
+        for demo, rows in steps.items():
+            full = f"data/{demo}/{path}"
+            group: Any = handle[f"data/{demo}/{part}"]
+            if key not in group:
+                raise fail(where, full, f" is missing; there is {_list(group)}.")
+            images = read_array(group, key, where)
+            if images.shape != (rows, *shape, 3) or images.dtype != np.uint8:
+                expected = f"uint8 of shape {(rows, *shape, 3)}"
+                raise fail(where, full, f" is {images.dtype} of shape {images.shape}; expected {expected}.")
+            for number, image in enumerate(images, row):
+                yield number, resize(image, size)
+            row += rows
+
+    origin = {"sources": {file.name: digest}, "demonstrations": list(steps), "size": list(size)}
+    name = ".".join(filter(None, (file.name, split, part, key, f"{size[0]}x{size[1]}")))
+    return stored_frames(file, file.parent, name, origin, (sum(steps.values()), *size, 3), frames())
 
 
 def _read(handle: h5py.File, where: str, name: str, keys: list[str]) -> dict[str, np.ndarray]:
@@ -122,7 +183,7 @@ def _joined(group: Any, where: str, demo: str, part: str, keys: list[str], rows:
         if len(array) != rows:
             raise fail(where, full, f" has {len(array)} rows for {rows} actions.")
         parts.append(array.reshape(rows, -1).astype(np.float32))
-    return np.concatenate(parts, axis=1)
+    return np.concatenate(parts, axis=1) if parts else np.zeros((rows, 0), np.float32)
 
 
 def _list(group: Any) -> str:
@@ -130,12 +191,12 @@ def _list(group: Any) -> str:
 
 
 def _absolute(what: str) -> str:
-    path, split = _split(what)
-    return absolute_path(path) + (f"#{split}" if split else "")
+    path, split = _split(split_cameras(what)[0])
+    return with_options(what, absolute_path(path) + (f"#{split}" if split else ""))
 
 
 def _check_present(what: str, cache_dir: CacheDir) -> Path:
-    return existing_file(_split(what)[0])
+    return existing_file(_split(split_cameras(what)[0])[0])
 
 
 SOURCE = DataSource(

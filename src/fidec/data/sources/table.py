@@ -1,4 +1,4 @@
-"""`table:columns.toml`: CSV or Parquet files, with a mapping file that says which columns are what."""
+"""`table:columns.toml`: CSV, Parquet or MCAP files, with a mapping file that says which columns are what."""
 
 from __future__ import annotations
 
@@ -8,18 +8,21 @@ from typing import Any
 from fidec.data.columns import existing_file
 from fidec.data.dataset import OfflineDataset
 from fidec.data.mapping import files_of, load_mapped, read_mapping
+from fidec.data.recordings import SUFFIX
 from fidec.data.source import CacheDir, DataSource, absolute_path
 from fidec.data.tables import SUFFIXES
 from fidec.errors import DataError
+
+KINDS = (*SUFFIXES, SUFFIX)
 
 
 def mapping_file(what: str) -> Path:
     """The path of a mapping file; an error says how to get one for a table."""
     file = existing_file(what)
-    if file.suffix.lower() in SUFFIXES:
+    if file.suffix.lower() in KINDS:
         raise DataError(
-            f"{file}: a table does not say which columns are observation, action and reward. `fidec data map {file}` "
-            "proposes a mapping file: check it, then name that file, table:columns.toml."
+            f"{file}: a table or a recording does not say which columns are observation, action and reward. "
+            f"`fidec data map {file}` proposes a mapping file: check it, then name that file, table:columns.toml."
         )
     return file
 
@@ -34,10 +37,10 @@ def _check_present(what: str, cache_dir: CacheDir) -> None:
 
 
 SOURCE = DataSource(
-    summary="CSV or Parquet files with a mapping file",
+    summary="CSV, Parquet or MCAP files with a mapping file",
     example="table:columns.toml",
     load=load,
-    claims=lambda text: text.endswith(SUFFIXES),
+    claims=lambda text: text.endswith(KINDS),
     absolute=absolute_path,
     check_present=_check_present,
 )

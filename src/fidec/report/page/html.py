@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-_VOID = ("meta", "input", "br", "line", "path", "rect", "circle")  # elements without content
+_VOID = ("meta", "input", "br", "line", "path", "rect", "circle", "img")  # elements without content
 
 
 class Html(str):

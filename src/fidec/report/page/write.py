@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
 
-from fidec.errors import ConfigError, RunError
+from fidec.errors import RunError
 from fidec.report import compare
 from fidec.report.page.chart import Chart, Line, draw
 from fidec.report.page.concerns import concerns
-from fidec.report.page.html import Html, asset, join, table, tag
+from fidec.report.page.dataset import data_sections
+from fidec.report.page.document import write_document
+from fidec.report.page.html import Html, join, table, tag
 from fidec.report.page.read import Facts, read_all
 from fidec.report.page.sections import filtered, interval, run_section, time_spent
 from fidec.report.panels import common_curve
 from fidec.report.runs import SUCCESS
-from fidec.store import files
 from fidec.store.versions import version
 
 # So that a page stays below 3 MB, however many runs it is about.
@@ -46,14 +44,17 @@ def report_runs(
     embed_videos: bool = False,
     videos: Sequence[Path] = (),
     extra: Extra | None = None,
+    data: bool = False,
 ) -> tuple[Path, dict[Path, str]]:
     """Write the report of all runs among the paths and below them; the file, and what was left out and why.
 
-    `videos` are shown beside those in the run directories, with the first run.
+    `videos` are shown beside those in the run directories, with the first run. With `data` the data sets of the runs
+    are loaded and drawn.
     """
     runs, left_out = read_all([Path(path) for path in paths])
     runs[0].videos.extend(videos)
-    return write_report(runs, out, title=title, embed_videos=embed_videos, extra=extra, left_out=left_out), left_out
+    how = {"title": title, "embed_videos": embed_videos, "extra": extra, "left_out": left_out, "data": data}
+    return write_report(runs, out, **how), left_out
 
 
 def write_report(
@@ -64,11 +65,10 @@ def write_report(
     embed_videos: bool = False,
     extra: Extra | None = None,
     left_out: dict[Path, str] | None = None,
+    data: bool = False,
 ) -> Path:
     """Write one HTML file, atomically."""
     out = Path(out)
-    if out.is_dir():
-        raise ConfigError(f"--out {out} is a directory: name a file, such as {out / 'report.html'}")
     points = int(np.clip(POINTS // (15 * len(runs)), 30, 400))
     title = title or (runs[0].place if len(runs) == 1 else f"{len(runs)} runs")
     short = len(runs) > LONG
@@ -83,34 +83,11 @@ def write_report(
             _comparisons(runs, points),
             tag("div", *sections, id="runs"),
             _without_section(runs),
+            *(data_sections(runs) if data else ()),
             _left_out(left_out or {}),
         ),
     )
-    text = _document(title, body)
-    with files.writing(out, "the report"):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        files.write_whole(out, lambda file: file.write(text.encode("utf-8", errors="replace")))
-    return out
-
-
-def _document(title: str, body: Html) -> str:
-    folder = resources.files("fidec.report.page")
-    style, script = ((folder / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    # Even text that was not escaped could run nothing: only this script may run, and nothing is fetched.
-    policy = (
-        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:; "
-        "media-src data: file: 'self'; base-uri 'none'; form-action 'none'"
-    )
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", title),
-        tag("style", asset(style)),
-    )
-    return "<!doctype html>\n" + tag("html", head, tag("body", body, tag("script", asset(script))), lang="en")
+    return write_document(out, title, body)
 
 
 def _made(runs: Sequence[Facts]) -> Html:
