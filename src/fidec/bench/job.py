@@ -19,6 +19,8 @@ from fidec.store.records import ROWS
 from fidec.store.rundir import LOCK, RunDirectory, check_no_results
 from fidec.train.config import RunConfig, read_config
 
+RESUME = ("train", "--resume")  # and the run directories
+
 
 class Progress(NamedTuple):
     """How far a job is, read from its logs."""
@@ -109,7 +111,7 @@ class RunJob(ABC):
 def command(jobs: Sequence[RunJob]) -> list[str]:
     """The arguments of `fidec` that start or resume these runs in one process. They differ only in their seeds."""
     if jobs[0].state() != "new":
-        return ["train", "--resume", *(str(job.directory) for job in jobs)]
+        return [*RESUME, *(str(job.directory) for job in jobs)]
     seeds = [str(job.seed) for job in jobs]
     return ["train", *jobs[0].arguments(), "--seeds", *seeds, "--out", str(jobs[0].directory.parent)]
 
