@@ -1,14 +1,14 @@
-"""Ray: a real cluster on this machine, whose workers and nodes are killed. The runs end with the bytes of local ones."""
+"""Ray: a real cluster on this machine, whose workers and nodes are killed. Runs end with the bytes of local ones."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -138,26 +138,16 @@ class Nodes:
 
     def start(self, *words: str) -> subprocess.Popen:
         argv = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1", *words]
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self.started.append(subprocess.Popen(argv, env=self.environ, start_new_session=True, **quiet))
-        return self.started[-1]
+        output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        node = subprocess.Popen(argv, env=self.environ, start_new_session=True, **output)
+        self.started.append(node)
+        assert any("Ray runtime started" in line for line in node.stdout or ())  # its output goes on
+        return node
 
     def kill(self, node: subprocess.Popen) -> None:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(node.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        node.wait()
-
-    def wait_for_port(self, seconds: float = 120.0) -> None:
-        end = time.monotonic() + seconds
-        while True:
-            try:
-                socket.create_connection(self.address.split(":"), timeout=1).close()  # type: ignore[arg-type]
-                return
-            except OSError:
-                assert time.monotonic() < end
-                time.sleep(0.5)
+        node.communicate()
 
 
 @pytest.fixture
@@ -187,13 +177,14 @@ def test_a_suite_survives_a_killed_worker_and_a_killed_node_with_the_same_bytes(
     assert alone.returncode == 0, said
 
     nodes.start("--head", f"--port={nodes.port}", "--include-dashboard=false", f"--temp-dir=/tmp/f{nodes.port}")
-    nodes.wait_for_port()
     second = nodes.start(f"--address={nodes.address}")
-    time.sleep(5)
     process = suite("ray", "--on", "ray", "--address", nodes.address)
     try:
-        wait_for(lambda: len(begun("ray")) >= 3 or process.poll() is not None, 300)  # a run of each of two packs
-        os.kill(attempts(tmp_path)[0][1], signal.SIGKILL)
+        # Both packs have begun, one on each node.
+        wait_for(lambda: len(begun("ray")) >= 3 or process.poll() is not None, 300)
+        workers = [worker for _, worker in attempts(tmp_path)]
+        assert len(workers) == 2
+        os.kill(workers[0], signal.SIGKILL)
         nodes.kill(second)
         out, said = process.communicate(timeout=600)
         assert process.returncode == 0, said

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from fidec.bench.suite import Plan, Variant
 from fidec.store.jsonl import parse_line
-from fidec.store.lock import is_locked
+from fidec.store.lock import is_held, is_locked
 from fidec.store.records import ROWS
 from fidec.store.rundir import LOCK, RunDirectory, check_no_results
 from fidec.train.config import RunConfig, read_config
@@ -94,7 +94,7 @@ class RunJob(ABC):
 
     def is_busy_elsewhere(self) -> bool:
         """Whether a process holds its run directory."""
-        return is_locked(self.directory / LOCK)
+        return is_held(self.directory / LOCK)
 
     def progress(self) -> Progress:
         """Read from the ends of its logs, also while it runs."""

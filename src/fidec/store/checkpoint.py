@@ -68,6 +68,7 @@ class Checkpoints:
         keep: int = 2,
         warn: Callable[[str], None] = _to_stderr,
         read_only: bool = False,
+        verify: Callable[[], None] = lambda: None,
     ):
         if keep < 1:
             raise ConfigError(f"at least one checkpoint has to be kept, but keep is {keep}")
@@ -75,6 +76,7 @@ class Checkpoints:
         self.keep = keep
         self.warn = warn
         self.read_only = read_only
+        self._verify = verify  # raises an error if another process has taken the run
         if not read_only:
             with files.writing(self.directory, "the directory of the checkpoints"):
                 self.directory.mkdir(parents=True, exist_ok=True)
@@ -106,6 +108,7 @@ class Checkpoints:
         with files.writing(final, what), replacing_directory(final) as new:
             trees.save_flat(new / STATE, flat, {"format": "fidec-state-1"})
             files.write_manifest(new, {"step": step, "extra": dict(extra or {})})
+            self._verify()  # last, before the checkpoint becomes visible
         self._remove_old(step)
         return final
 
