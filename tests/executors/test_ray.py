@@ -20,7 +20,7 @@ from fidec.train.loop import Signals
 from helpers.jobs import FAKE, Notes, seeds_of, wait_for
 from helpers.runs import fingerprint
 
-pytest.importorskip("ray")
+ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 STEPS = 3000
 SUITE = """
@@ -129,11 +129,16 @@ class Nodes:
         token = directory / "token"
         token.write_text(secrets.token_hex(32))
         token.chmod(0o600)
-        self.environ = {**os.environ, "RAY_AUTH_TOKEN_PATH": str(token), "RAY_USAGE_STATS_ENABLED": "0"}
+        self.environ = {
+            **os.environ,
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_AUTH_TOKEN_PATH": str(token),
+            "RAY_AUTH_MODE": "token",
+        }
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self.address = f"{socket.gethostbyname(socket.gethostname())}:{self.port}"
+        self.address = f"{ray.util.get_node_ip_address()}:{self.port}"
         self.started: list[subprocess.Popen] = []
 
     def start(self, *words: str) -> subprocess.Popen:
@@ -141,8 +146,12 @@ class Nodes:
         output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         node = subprocess.Popen(argv, env=self.environ, start_new_session=True, **output)
         self.started.append(node)
-        assert any("Ray runtime started" in line for line in node.stdout or ())  # its output goes on
-        return node
+        said = []
+        for line in node.stdout or ():
+            said.append(line)
+            if "Ray runtime started" in line:
+                return node  # it stays
+        raise AssertionError("".join(said))
 
     def kill(self, node: subprocess.Popen) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -27,7 +27,8 @@ def stop(*_):
     for run in runs:
         open(run + '.saved', 'w').close()
     sys.exit(75)
-signal.signal(signal.SIGTERM, stop)
+for number in (signal.SIGTERM, signal.SIGUSR2):
+    signal.signal(number, stop)
 for run in runs:
     with open(run + '.starts', 'a') as file:
         file.write(json.dumps([sorted(os.sched_getaffinity(0)), words]) + '\\n')

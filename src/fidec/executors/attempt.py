@@ -39,24 +39,40 @@ def describe(work: Work, environ: Mapping[str, str] | None = None) -> dict[str, 
     }
 
 
+class Attempt:
+    """A job that this process runs on behalf of an engine."""
+
+    def __init__(self, job: Mapping[str, Any]):
+        self._job, self._process = job, None
+
+    def run(self) -> int:
+        """Run the job to its end and return its exit code. If this is interrupted, the job saves and stops first."""
+        place = self._job["directory"]
+        if not os.path.isdir(place):
+            return _refuse(f"{place} is not a directory here. All machines need the same shared file system.")
+        self._process = process = launch("-m", __name__, stdin=subprocess.PIPE, text=True, cwd=place)
+        assert process.stdin is not None
+        try:
+            process.stdin.write(json.dumps(self._job) + "\n")
+            process.stdin.flush()
+            while process.poll() is None:
+                time.sleep(PAUSE)  # a sleep can be interrupted from outside, a wait cannot
+        except BaseException as error:
+            self.stop()
+            if not isinstance(error, KeyboardInterrupt | OSError):
+                raise
+            return LOST
+        return process.returncode
+
+    def stop(self) -> None:
+        """Ask the job to save and stop, and wait for it."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+
+
 def run(job: Mapping[str, Any]) -> int:
-    """Run a job to its end and return its exit code. If this is interrupted, the job saves and stops first."""
-    if not os.path.isdir(job["directory"]):
-        return _refuse(f"{job['directory']} is not a directory here. All machines need the same shared file system.")
-    process = launch("-m", __name__, stdin=subprocess.PIPE, text=True, cwd=job["directory"])
-    assert process.stdin is not None
-    try:
-        process.stdin.write(json.dumps(job) + "\n")
-        process.stdin.flush()
-        while process.poll() is None:
-            time.sleep(PAUSE)  # a sleep can be interrupted from outside, a wait cannot
-    except BaseException as error:
-        process.terminate()
-        process.wait()
-        if not isinstance(error, KeyboardInterrupt | OSError):
-            raise
-        return LOST
-    return process.returncode
+    return Attempt(job).run()
 
 
 def _refuse(text: str) -> int:
