@@ -22,6 +22,7 @@ from fidec.extras import require
 
 HOURS = 24.0  # the time limit of a job, unless the user gives one
 RETRIES = 3
+ARRAY = 1000  # jobs of an array at most: Slurm's own limit is 1,001 unless it is raised
 ASK_EVERY = 10.0  # seconds between two questions to Slurm about its queue
 NAMES = ("partition", "qos", "account", "constraint", "gres", "nodelist", "exclude", "comment", "signal_delay_s")
 
@@ -107,17 +108,18 @@ class SlurmPool:
             raise RunError(f"--on slurm: {error}") from error
         self.asks_slurm = cluster == "slurm"
         self.queue, self.reading, self._asked = set[str](), 0, 0.0
-        memory = {} if request.memory is None else {"mem_gb": request.memory}
+        resources = {} if request.memory is None else {"mem_gb": request.memory}
+        resources |= {"gpus_per_node": int(request.gpus)} if request.gpus else {}
         known = {f"slurm_{name}": settings.pop(name) for name in NAMES if name in settings}
+        other = {name.replace("_", "-"): value for name, value in settings.items()}
         self._executor.update_parameters(
             name="fidec",
             timeout_min=max(1, int(60 * (request.hours or HOURS))),
             cpus_per_task=self._cpus,
             slurm_array_parallelism=request.workers,
-            slurm_additional_parameters={name.replace("_", "-"): value for name, value in settings.items()},
-            **memory,
+            slurm_additional_parameters=other,
             **known,
-            **({"gpus_per_node": int(request.gpus)} if request.gpus else {}),
+            **resources,
         )
         self._ask = submitit.core.utils.CommandFunction
         self._command_error = submitit.core.utils.FailedJobError
@@ -143,9 +145,10 @@ class SlurmPool:
             return
         new, self._new = self._new, []
         self._folder.mkdir(parents=True, exist_ok=True)
-        with self._executor.batch():  # one array
-            for handle, work in new:
-                handle.job = self._executor.submit(work)
+        for first in range(0, len(new), ARRAY):
+            with self._executor.batch():  # one array
+                for handle, work in new[first : first + ARRAY]:
+                    handle.job = self._executor.submit(work)
 
     def read_queue(self) -> None:
         """Read the jobs that Slurm has of this user, if the last time is long enough ago."""
