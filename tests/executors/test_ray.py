@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -139,6 +141,7 @@ class Nodes:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.address = f"{ray.util.get_node_ip_address()}:{self.port}"
+        self.place = tempfile.mkdtemp(prefix="f")  # not below pytest's: the names of Ray's sockets have to be short
         self.started: list[subprocess.Popen] = []
 
     def start(self, *words: str) -> subprocess.Popen:
@@ -167,6 +170,7 @@ def nodes(tmp_path):
     yield nodes
     for node in reversed(nodes.started):
         nodes.kill(node)
+    shutil.rmtree(nodes.place, ignore_errors=True)
 
 
 def test_a_suite_survives_a_killed_worker_and_a_killed_node_with_the_same_bytes(npz, tmp_path, plugin_site, nodes):
@@ -188,7 +192,7 @@ def test_a_suite_survives_a_killed_worker_and_a_killed_node_with_the_same_bytes(
     table, said = alone.communicate(timeout=600)
     assert alone.returncode == 0, said
 
-    nodes.start("--head", f"--port={nodes.port}", "--include-dashboard=false", f"--temp-dir=/tmp/f{nodes.port}")
+    nodes.start("--head", f"--port={nodes.port}", "--include-dashboard=false", f"--temp-dir={nodes.place}")
     second = nodes.start(f"--address={nodes.address}")
     process = suite("ray", "--on", "ray", "--address", nodes.address)
     try:

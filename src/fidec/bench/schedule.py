@@ -62,7 +62,7 @@ class Running(NamedTuple):
 
     jobs: Sequence[RunJob]
     process: Handle | None
-    locks: ExitStack | None = None
+    locks: ExitStack
 
     @property
     def has_ended(self) -> bool:
@@ -157,30 +157,34 @@ def run_jobs(
         states[job] = state
         watcher.job_ended(job, state, detail)
 
+    def fill(slot: int, size: int) -> None:
+        """Start the next pack that is not done, of this size at most."""
+        while slot not in running and waiting:
+            pack = [job for job in waiting if groups[job] == groups[waiting[0]]][:size]
+            try:
+                started = start(pack, slot, watcher, pool)
+            except RunError as error:  # damaged since the suite began
+                end(waiting.pop(0), "failed", str(error))
+                continue
+            if started is None:
+                end(waiting.pop(0), "done", "there already")
+            else:
+                running[slot] = started
+                waiting[:] = [job for job in waiting if job not in started.jobs]
+
     try:
         while (waiting or running) and signals.received is None:
             size = max(1, len(waiting) // workers)  # no pack leaves a worker without jobs
             with pool.batch():
                 for slot in range(pool.slots or len(jobs)):
-                    while slot not in running and waiting:
-                        pack = [job for job in waiting if groups[job] == groups[waiting[0]]][:size]
-                        try:
-                            started = start(pack, slot, watcher, pool)
-                        except RunError as error:  # damaged since the suite began
-                            end(waiting.pop(0), "failed", str(error))
-                            continue
-                        if started is None:
-                            end(waiting.pop(0), "done", "there already")
-                        else:
-                            running[slot] = started
-                            waiting = [job for job in waiting if job not in started.jobs]
+                    if slot not in running:
+                        fill(slot, size)
             for slot in [slot for slot, each in running.items() if each.has_ended]:
                 pack, process, locks = running.pop(slot)
                 if process is None:  # done by another program, or to be continued here
                     waiting[:0] = pack
                     continue
-                if locks is not None:
-                    locks.close()
+                locks.close()
                 code = process.poll() or 0
                 outcomes = _outcomes(pack, code)
                 if lost := [job for job in pack if code not in ERRORS and tries.allow(job, outcomes[job][0])]:
@@ -199,8 +203,7 @@ def run_jobs(
     finally:
         _stop([each.process for each in running.values() if each.process is not None])
         for each in running.values():
-            if each.locks is not None:
-                each.locks.close()
+            each.locks.close()
     return states | {job: "stopped" for each in running.values() for job in each.jobs}
 
 
@@ -212,11 +215,7 @@ class Tries:
 
     def allow(self, job: RunJob, outcome: str) -> bool:
         """Whether a job that was lost is run again. One that is done, or that failed by itself, is not."""
-        if (
-            not self._most
-            or outcome == "done"
-            or read_states([job])[0].get(job) not in ("new", "running", "preempted")
-        ):
+        if not self._most or outcome == "done" or read_states([job])[0].get(job) not in INTERRUPTED:
             return False
         step = job.progress().step
         before, count = self._counts.get(job, (-1, 0))
@@ -239,7 +238,7 @@ def start(pack: Sequence[RunJob], slot: int, watcher: Watcher, pool: Pool) -> Ru
         logs = {job: log for job in pack if (log := _lock_log(job, stack))}
         if first not in logs:
             watcher.job_started(first, "waits for another process that runs it", first.log)
-            return Running([first], None)
+            return Running([first], None, ExitStack())
         how = _how(first.state())
         if not how:
             return None
@@ -254,7 +253,7 @@ def start(pack: Sequence[RunJob], slot: int, watcher: Watcher, pool: Pool) -> Ru
             logs[job].write(f"{how} in one process with others; the output is in {first.log}\n".encode())
         work = Work((*PROGRAM, *words), (*PROGRAM, *RESUME), [job.directory for job in jobs], first.log)
         process = pool.submit(slot, work, [logs[job] for job in jobs])
-        return Running(jobs, process, stack.pop_all() if pool.remote else None)
+        return Running(jobs, process, stack.pop_all() if pool.remote else ExitStack())
 
 
 def _lock_log(job: RunJob, stack: ExitStack) -> IO[bytes] | None:

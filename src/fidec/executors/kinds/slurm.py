@@ -77,7 +77,9 @@ class SlurmHandle:
         return self._missing > 1
 
     def terminate(self) -> None:
-        if self.job is not None and self._code is None:
+        if self.job is None:  # its batch was not submitted
+            self._code = LOST
+        elif self._code is None:
             self.job.cancel(check=False)
 
     kill = terminate
