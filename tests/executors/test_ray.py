@@ -13,6 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -146,7 +147,7 @@ class Nodes:
 
     def start(self, *words: str) -> subprocess.Popen:
         argv = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1", *words]
-        output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        output: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         node = subprocess.Popen(argv, env=self.environ, start_new_session=True, **output)
         self.started.append(node)
         said = []
@@ -181,7 +182,7 @@ def test_a_suite_survives_a_killed_worker_and_a_killed_node_with_the_same_bytes(
 
     def suite(out: str, *words: str) -> subprocess.Popen:
         argv = ("suite", "run", "own.toml", "--out", out, "--workers", "2", *words)
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen([sys.executable, "-m", "fidec", *argv], cwd=tmp_path, env=environ, text=True, **pipes)
 
     def both_packs_have_begun() -> bool:

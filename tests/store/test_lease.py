@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +18,11 @@ import pytest
 from fidec.errors import BusyError, ConfigError
 from fidec.store import lease, lock
 from fidec.store.checkpoint import Checkpoints
+from fidec.store.directories import replacing_directory
 from fidec.store.lease import TakenError
 from fidec.store.logs import RunLog
 from fidec.store.rundir import RunDirectory
+from helpers import some
 from helpers.jobs import wait_for
 from helpers.runs import fingerprint
 
@@ -77,7 +80,7 @@ def run(tmp_path):
 class Writer:
     def __init__(self, run: Path, clock: float = 0.0):
         command = [sys.executable, "-c", textwrap.dedent(WRITER), str(run), str(clock)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         self.process = subprocess.Popen(command, text=True, **pipes)
 
     def said(self) -> str:
@@ -172,18 +175,49 @@ def test_a_write_in_progress_goes_into_the_old_file(run):
 
 def test_a_checkpoint_is_not_visible_if_the_run_was_taken_while_it_was_written(run):
     first = RunDirectory.open(run)
-    checks = []
+    written = []
 
     def taken_at_the_end():
-        checks.append((run / "checkpoints").exists())
-        (run / "lease" / "00000009").write_text("{}")  # another process was faster
+        if any((run / "checkpoints").glob(".tmp-*/manifest.json")):
+            written.append(True)
+            (run / "lease" / "00000009").write_text("{}")  # another process takes it now
         first.verify()
 
     checkpoints = Checkpoints(run / "checkpoints", verify=taken_at_the_end)
     with pytest.raises(TakenError):
         checkpoints.save(1, {"w": np.zeros(3)})
-    assert checks == [True]
+    assert written == [True]
     assert list((run / "checkpoints").iterdir()) == []
+
+
+def test_checkpoints_of_the_next_holder_are_not_removed(run):
+    """The process was stopped between a save and the removal of others. Steps later than its own may be new."""
+    first = RunDirectory.open(run)
+
+    def taken_after_the_save():
+        if (run / "checkpoints" / "00000001").exists():
+            (run / "checkpoints" / "00000002").mkdir(exist_ok=True)
+            (run / "checkpoints" / ".tmp-0123abcd-00000003").mkdir(exist_ok=True)
+            (run / "lease" / "00000009").write_text("{}")
+        first.verify()
+
+    with pytest.raises(TakenError):
+        Checkpoints(run / "checkpoints", verify=taken_after_the_save).save(1, {"w": np.zeros(3)})
+    assert {path.name for path in (run / "checkpoints").iterdir()} == {
+        *("00000001", "00000002", ".tmp-0123abcd-00000003")
+    }
+
+
+def test_a_policy_and_a_status_are_not_replaced_if_the_run_was_taken_while_they_were_written(run):
+    first = RunDirectory.open(run)
+    first.write_status("running", 1)
+    (run / "lease" / "00000009").write_text("{}")
+    with pytest.raises(TakenError):
+        first.write_status("running", 2)
+    with pytest.raises(TakenError), replacing_directory(run / "policy", first.verify):
+        pass
+    assert some(RunDirectory.open(run, read_only=True).read_status())["step"] == 1
+    assert not list(run.glob(".*"))
 
 
 def test_after_a_kill_the_lock_of_this_machine_lets_the_next_process_in_at_once(run, monkeypatch):

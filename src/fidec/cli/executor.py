@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fidec.errors import ConfigError
@@ -33,11 +34,16 @@ def request(args: ExecutorArgs) -> Request:
     """What the options ask for; ConfigError if they make no sense."""
     if args.workers < 1:
         raise ConfigError(f"--workers must be at least 1, not {args.workers}")
+    names = ("workers", "cpus", "gpus", "memory", "hours", "address")
+    return Request(**{name: getattr(args, name) for name in names}, settings=read_settings(args.settings))
+
+
+def read_settings(words: Sequence[str]) -> dict[str, str]:
+    """NAME=VALUE, ... as a dictionary."""
     settings = {}
-    for word in args.settings:
+    for word in words:
         name, equals, value = word.partition("=")
         if not (name and equals and value):
             raise ConfigError(f"--settings {word!r}: expected NAME=VALUE, such as partition=gpu")
         settings[name.replace("-", "_")] = value
-    names = ("workers", "cpus", "gpus", "memory", "hours", "address")
-    return Request(**{name: getattr(args, name) for name in names}, settings=settings)
+    return settings

@@ -72,9 +72,20 @@ class Handle(Protocol):
 class Pool(Protocol):
     """An executor in use."""
 
-    remote: bool  # whether jobs may run elsewhere. Else they inherit the open files of `submit`, with their locks
-    retries: int  # how often a job that was lost is submitted again without having made progress
-    slots: int | None  # jobs that are submitted at the same time; None: all, and the engine queues them
+    @property
+    def remote(self) -> bool:
+        """Whether jobs may run elsewhere. Else they inherit the open files of `submit`, with their locks."""
+        ...
+
+    @property
+    def retries(self) -> int:
+        """How often a job that was lost is submitted again without having made progress."""
+        ...
+
+    @property
+    def slots(self) -> int | None:
+        """Jobs that are submitted at the same time. None: all, and the engine queues them."""
+        ...
 
     def cores(self, slot: int) -> int:
         """How many cores a job in this slot has."""

@@ -153,16 +153,14 @@ class RunDirectory:
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Write the configuration with its own hash, so that a flipped bit does not give another valid one."""
-        self.verify()
-        files.write_json(self.config, {**config, "sha256": files.sha256_json(config)})
+        files.write_json(self.config, {**config, "sha256": files.sha256_json(config)}, self.verify)
 
     def read_config(self) -> dict[str, Any]:
         """The configuration; `RunError` if it is not as it was written. Runs of older versions have no hash."""
         return check_config(self.config, files.read_json(self.config, Config))
 
     def write_environment(self, environment: dict[str, Any]) -> None:
-        self.verify()
-        files.write_json(self.environment, environment)
+        files.write_json(self.environment, environment, self.verify)
 
     def read_environment(self) -> dict[str, Any]:
         return files.read_json(self.environment, Environment)
@@ -179,8 +177,8 @@ class RunDirectory:
     def write_status(self, state: str, step: int, reason: str | None = None) -> None:
         if state not in STATES:
             raise ValueError(f"unknown state {state!r}; a run is {', '.join(STATES)}")
-        self.verify()
-        files.write_json(self.status, {"state": state, "step": step, "reason": reason, "time": time.time()})
+        status = {"state": state, "step": step, "reason": reason, "time": time.time()}
+        files.write_json(self.status, status, self.verify)
 
     def read_status(self) -> dict[str, Any] | None:
         """The last status, or None before the first. A killed run still says "running"."""

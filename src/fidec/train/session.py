@@ -394,7 +394,6 @@ class Session(Run):
         self.directory.write_status("running", self.step)
 
     def save_policy(self) -> None:
-        self.directory.verify()
         info = {"task": self.config.task, "dataset": self.dataset_name, "step": self.step}
         info |= {"success_timing": self.config.success_timing, "rendering": self.config.rendering}
         if self.declaration:
@@ -404,4 +403,5 @@ class Session(Run):
             info["env"] = self.config.env
         if self.statistics is not None:
             info["data_statistics"] = self.statistics
-        Policy(self.config.algo, self.config.options, self.spec, self.carry.state, info).save(self.directory.policy)
+        policy = Policy(self.config.algo, self.config.options, self.spec, self.carry.state, info)
+        policy.save(self.directory.policy, self.directory.verify)
