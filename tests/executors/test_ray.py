@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 
 from fidec.bench import schedule
 from fidec.executors.executor import EXECUTORS, Request
+from fidec.make import make_dataset
 from fidec.train.loop import Signals
 from helpers.jobs import FAKE, Notes, seeds_of, wait_for
 from helpers.runs import fingerprint
@@ -120,6 +122,28 @@ def test_a_signal_stops_the_jobs_which_save(pool, fakes):
     assert schedule.run_jobs(jobs, 2, Notes(on_show), signals, pool) == dict.fromkeys(jobs, "stopped")
     assert [job.file("saved").exists() for job in jobs] == [True, True]
     assert not attempts(Path.cwd())
+
+
+def test_data_has_the_same_bytes_although_a_worker_is_killed(pool, tmp_path):
+    made = [
+        make_dataset("pointmaze-medium-navigate-v0", 1800, directory=tmp_path / name, episode_rows=60, **how)
+        for name, how in (("local", {}), ("ray", {"open_pool": lambda: _killing(pool, tmp_path / "ray")}))
+    ]
+    assert made[1].sha256 == made[0].sha256
+
+
+@contextlib.contextmanager
+def _killing(pool, directory: Path):
+    """The pool, one of whose workers is killed after the first episode."""
+
+    def kill():
+        wait_for(lambda: any(directory.glob("*.partial/*.npz")), 120)
+        os.kill(attempts(Path.cwd())[0][1], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    yield pool
+    killer.join()
 
 
 # --- a suite on two nodes -------------------------------------------------------------------------------------------
