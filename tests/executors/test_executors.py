@@ -147,6 +147,21 @@ def test_a_job_saves_and_stops_if_its_worker_is_killed_or_interrupted(tmp_path, 
     wait_for((tmp_path / "job.saved").exists)
 
 
+def test_a_second_interrupt_does_not_leave_a_job_that_is_saving(tmp_path):
+    script = "import json, sys; from fidec.executors import attempt; sys.exit(attempt.run(json.loads(sys.argv[1])))"
+    slow = JOB.replace(
+        "open(out + '.saved'", "open(out + '.saving', 'w').close(); time.sleep(1)\n    open(out + '.saved'"
+    )
+    work = job(tmp_path, seconds=60)._replace(argv=("-c", slow, str(tmp_path / "job"), "60", "0"))
+    worker = launch("-c", script, json.dumps(attempt.describe(work)))
+    wait_for((tmp_path / "job.begun").exists)
+    worker.send_signal(signal.SIGINT)
+    wait_for((tmp_path / "job.saving").exists)
+    worker.send_signal(signal.SIGINT)
+    assert worker.wait() == LOST
+    assert (tmp_path / "job.saved").exists()
+
+
 # --- jobs that an engine loses --------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +66,12 @@ class Attempt:
         return process.returncode
 
     def stop(self) -> None:
-        """Ask the job to save and stop, and wait for it."""
+        """Ask the job to save and stop, and wait for it. Ray may interrupt the wait again."""
         if self._process is not None:
             self._process.terminate()
-            self._process.wait()
+            while self._process.returncode is None:
+                with suppress(KeyboardInterrupt):
+                    self._process.wait()
 
 
 def run(job: Mapping[str, Any]) -> int:
