@@ -171,6 +171,7 @@ def here(monkeypatch):
     """Run the jobs of a sweep in this process: their arguments are noted, and `fail` makes the next one fail."""
     from fidec.bench import schedule
     from fidec.cli import main
+    from fidec.executors.kinds import local
 
     notes = SimpleNamespace(started=[], fail=False)
 
@@ -180,6 +181,6 @@ def here(monkeypatch):
         notes.fail = False
         return SimpleNamespace(poll=lambda: code, returncode=code)
 
-    monkeypatch.setattr(schedule, "launch", launch)
+    monkeypatch.setattr(local, "launch", launch)
     monkeypatch.setattr(schedule, "PAUSE", 0.0)
     return notes

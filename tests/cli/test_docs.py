@@ -327,7 +327,7 @@ def test_glossary_has_the_evaluation_and_the_times(monkeypatch: pytest.MonkeyPat
 
 def test_run_directory_layout_is_complete():
     listed = {row[0].rstrip("/") for row in rows(section(text_of("command-line.md"), "The run directory"))[1:]}
-    assert listed == {*rundir.CONTENTS, rundir.MARKER, rundir.LOCK}
+    assert listed == {*rundir.CONTENTS, rundir.MARKER, rundir.LOCK, rundir.LEASE}
 
 
 def test_every_command_has_a_section():

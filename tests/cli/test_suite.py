@@ -102,7 +102,7 @@ def test_a_misspelt_environment_is_found_before_a_process_starts(cli, own, tmp_p
 def test_a_signal_stops_the_suite_which_says_how_to_continue(cli, own, monkeypatch):
     before = signal.getsignal(signal.SIGTERM)
 
-    def interrupted(jobs, workers, watcher, signals):
+    def interrupted(jobs, workers, watcher, signals, pool):
         os.kill(os.getpid(), signal.SIGTERM)
         return {jobs[0]: "stopped"}
 

@@ -17,6 +17,7 @@ from fidec.algos.common.base import METHODS
 from fidec.algos.constraints import CONSTRAINTS
 from fidec.data.source import SOURCES, absolute_source
 from fidec.envs.families import FAMILIES
+from fidec.executors.executor import EXECUTORS, Request
 from fidec.register import Register
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
@@ -51,7 +52,7 @@ def installed(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_page_works_as_an_installed_package(installed, compile_cache, capsys):
-    registers = {register.group: register for register in (METHODS, SOURCES, FAMILIES, CONSTRAINTS)}
+    registers = {register.group: register for register in (METHODS, SOURCES, FAMILIES, CONSTRAINTS, EXECUTORS)}
     for group, points in installed.items():
         for name in points:
             assert name in registers[group].names()
@@ -81,6 +82,11 @@ def test_a_path_in_a_plug_ins_source_is_made_absolute_and_an_id_is_not():
     assert absolute_source("csv:walk.csv") == f"csv:{Path('walk.csv').absolute()}"
     for source in ("csv:nothing.csv", "csv:\0", "d4rl:door-human-v1"):  # what exists beside an id does not matter
         assert absolute_source(source) == source
+
+
+def test_an_executor_of_another_package_is_found_by_its_name(installed):
+    with EXECUTORS.get("gentle").open(Request(workers=2)) as pool:
+        assert (pool.slots, pool.remote) == (2, False)
 
 
 @pytest.mark.parametrize("ask", [lambda new: new.get("fql"), lambda new: new.names(), lambda new: new.get("mine")])

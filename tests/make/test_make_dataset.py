@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ import pytest
 
 from fidec.data.cache import make_command
 from fidec.errors import BusyError, ConfigError, DataError, EnvError
-from fidec.make import RECIPES, dataset_name, find_recipe, make_dataset
+from fidec.executors.executor import Request
+from fidec.executors.kinds.local import LocalPool
+from fidec.make import RECIPES, dataset_name, find_recipe, make_dataset, remote
 from fidec.make.pool import run_jobs
 from fidec.make.shards import locked, read_shard, write_arrays
 from fidec.make.worker import open_world
@@ -74,6 +77,40 @@ def test_rows_are_whole_episodes(made):
 def test_workers_change_no_byte(made, tmp_path):
     make(tmp_path, rows=301, workers=3)
     assert contents(tmp_path) == contents(made.paths["train"].parent)
+
+
+class LosingPool(LocalPool):
+    """An executor that loses the first job that it is given."""
+
+    remote, retries = True, 1
+
+    def __init__(self):
+        super().__init__(Request(workers=2))
+        self.submitted = []
+
+    def submit(self, slot, work, files):
+        process = super().submit(slot, work, files)
+        self.submitted.append(work.argv)
+        if len(self.submitted) == 1:
+            wait_for(lambda: any(work.log.parent.glob("train-*.npz")))
+            process.kill()
+        return process
+
+
+def test_an_executor_that_loses_jobs_changes_no_byte(made, tmp_path, monkeypatch):
+    monkeypatch.setattr(remote, "GROUP", 3)
+    pool = LosingPool()
+    make(tmp_path, rows=301, open_pool=lambda: nullcontext(pool))
+    assert len(pool.submitted) == 4  # three groups of seven episodes, one of them twice
+    assert contents(tmp_path) == contents(made.paths["train"].parent)
+    make(tmp_path, rows=301, open_pool=lambda: pytest.fail("there is nothing to do"))
+
+
+def test_a_group_that_fails_by_itself_is_reported(tmp_path):
+    recipe = replace(RECIPES[MAZE], env_id="no-such-maze-v0")
+    pool = LocalPool(Request())
+    with pytest.raises(EnvError, match=r"during train episode 0.*no-such-maze"):
+        list(run_jobs(recipe, 0, [("train", 0)], tmp_path, workers=1, open_pool=lambda: nullcontext(pool)))
 
 
 def test_record(made):

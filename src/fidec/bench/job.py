@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 
 from fidec.bench.suite import Plan, Variant
 from fidec.store.jsonl import parse_line
-from fidec.store.lock import is_locked
+from fidec.store.lock import is_held, is_locked
 from fidec.store.records import ROWS
 from fidec.store.rundir import LOCK, RunDirectory, check_no_results
 from fidec.train.config import RunConfig, read_config
+
+RESUME = ("train", "--resume")  # and the run directories
 
 
 class Progress(NamedTuple):
@@ -92,7 +94,7 @@ class RunJob(ABC):
 
     def is_busy_elsewhere(self) -> bool:
         """Whether a process holds its run directory."""
-        return is_locked(self.directory / LOCK)
+        return is_held(self.directory / LOCK)
 
     def progress(self) -> Progress:
         """Read from the ends of its logs, also while it runs."""
@@ -109,7 +111,7 @@ class RunJob(ABC):
 def command(jobs: Sequence[RunJob]) -> list[str]:
     """The arguments of `fidec` that start or resume these runs in one process. They differ only in their seeds."""
     if jobs[0].state() != "new":
-        return ["train", "--resume", *(str(job.directory) for job in jobs)]
+        return [*RESUME, *(str(job.directory) for job in jobs)]
     seeds = [str(job.seed) for job in jobs]
     return ["train", *jobs[0].arguments(), "--seeds", *seeds, "--out", str(jobs[0].directory.parent)]
 

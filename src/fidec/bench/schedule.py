@@ -1,20 +1,21 @@
-"""Run the jobs of a suite or a sweep in parallel processes. This is the only module of the package that starts runs.
+"""Run the jobs of a suite or a sweep in parallel. This is the only module of the package that starts runs.
 
-Jobs that differ only in their seeds are trained by one process, as a pack; a single job is a pack of one. The log of
-each job is locked before the process starts, and the process inherits the locks. They are released when it ends, even
-if the suite was killed before. So no job is run by two processes at once: a suite that finds a job locked waits.
+Jobs that differ only in their seeds are trained by one process, as a pack; a single job is a pack of one. A pool of
+an executor starts the processes (`fidec.executors`). The log of each job is locked before its process starts. A
+process on this machine inherits the locks, which are released when it ends, even if the suite was killed before. For
+a process elsewhere the suite keeps them. So no job is run by two processes at once: a suite that finds a job locked
+waits. A job that its engine lost or stopped is submitted again, and continues.
 """
 
 from __future__ import annotations
 
-import os
 import shlex
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, NamedTuple, Protocol, TypeVar
 
@@ -22,13 +23,15 @@ from fidec.bench import data as suite_data
 from fidec.bench import table
 from fidec.bench.board import Board
 from fidec.bench.cost import estimate
-from fidec.bench.job import RunJob, check_environments, command, read_end
+from fidec.bench.job import RESUME, RunJob, check_environments, command, read_end
 from fidec.bench.jobs import Job
 from fidec.bench.page import write_page
 from fidec.bench.suite import Scale
 from fidec.console import duration
 from fidec.errors import ConfigError, FidecError, RunError
-from fidec.launch import env_processes, launch, share_cores
+from fidec.executors.executor import EXECUTORS, Handle, Pool, Request, Work
+from fidec.executors.kinds.local import LocalPool
+from fidec.launch import env_processes
 from fidec.store import files
 from fidec.store.lock import lock_open_file
 from fidec.store.rundir import REPORT
@@ -38,6 +41,7 @@ from fidec.train.run import Preempted
 PROGRAM = ("-m", "fidec")
 AnyJob = TypeVar("AnyJob", bound=RunJob)
 PAUSE = 0.2  # seconds between two checks of the processes
+INTERRUPTED = ("new", "running", "preempted")  # states of a run that neither ended nor failed
 ERRORS = (RunError.exit_code, ConfigError.exit_code)  # other exit codes are those of signals
 
 
@@ -51,19 +55,25 @@ class Watcher(Protocol):
 
 
 class Running(NamedTuple):
-    """A pack with its process; one job with None if another program started its process."""
+    """A pack with its process; one job with None if another program started its process.
+
+    `locks` holds the logs of a pack whose process is elsewhere.
+    """
 
     jobs: Sequence[RunJob]
-    process: subprocess.Popen | None
+    process: Handle | None
+    locks: ExitStack
 
     @property
     def has_ended(self) -> bool:
         return not self.jobs[0].is_busy() if self.process is None else self.process.poll() is not None
 
 
-def run_suite(jobs: Sequence[Job], scale: Scale | None, out: Path, *, workers: int, rows: int) -> int:
+def run_suite(
+    jobs: Sequence[Job], scale: Scale | None, out: Path, request: Request, *, rows: int, on: str = "local"
+) -> int:
     """Provide the data, run every job that is not done, and print the table. An error names the jobs that failed."""
-    problems = run_all(jobs, out, workers, lambda left, say: suite_data.provide(left, scale, rows, say))
+    problems = run_all(jobs, out, request, lambda left, say: suite_data.provide(left, scale, rows, say), on=on)
     report = table.report(jobs, scale)
     if report.runs:
         text = table.markdown(report)
@@ -81,13 +91,15 @@ def run_suite(jobs: Sequence[Job], scale: Scale | None, out: Path, *, workers: i
 def run_all(
     jobs: Sequence[AnyJob],
     out: Path,
-    workers: int,
+    request: Request,
     provide: Callable[[list[AnyJob], Callable[[str], None]], Mapping[AnyJob, str]] = lambda left, say: {},
+    on: str = "local",
 ) -> list[str]:
     """Run every job that is not done, and show what happens. The result says how many failed, and which.
 
-    `provide` makes missing data, and returns the jobs that have none, with the reason.
+    `provide` makes missing data, and returns the jobs that have none, with the reason. `on` names the executor.
     """
+    executor = EXECUTORS.get(on)
     states_before, damaged = read_states(jobs)  # another configuration is an error before anything starts
     left = [job for job, state in states_before.items() if state != "done"]
     check_environments(left)
@@ -102,8 +114,12 @@ def run_all(
         without = provide(left, board.print)
         for job, reason in without.items():
             board.job_ended(job, "no data", f"has no data. {reason}")
-        with catch_signals() as signals:
-            states = run_jobs([job for job in left if job not in without], workers, board, signals)
+        to_run = [job for job in left if job not in without]
+        with ExitStack() as stack:
+            # Opened before the signals are caught, because Ray sets handlers of its own.
+            pool = stack.enter_context(executor.open(replace(request, directory=out))) if to_run else None
+            signals = stack.enter_context(catch_signals())
+            states = run_jobs(to_run, request.workers, board, signals, pool)
         if signals.received is not None:
             stopped = [board.name(job) for job, state in states.items() if state == "stopped"]
             where = f"stopped in {'; '.join(stopped)}. " if stopped else ""
@@ -124,55 +140,87 @@ def read_states(jobs: Sequence[AnyJob]) -> tuple[dict[AnyJob, str], dict[AnyJob,
     return states, damaged
 
 
-def run_jobs(jobs: Sequence[RunJob], workers: int, watcher: Watcher, signals: Signals) -> dict[RunJob, str]:
+def run_jobs(
+    jobs: Sequence[RunJob], workers: int, watcher: Watcher, signals: Signals, pool: Pool | None = None
+) -> dict[RunJob, str]:
     """Run all jobs in packs, `workers` at a time; the result is the state of each: done, failed or stopped.
 
     If a pack fails before any of its jobs is done, one of them may have stopped the others: each is tried alone.
-    After a signal all processes are asked to save and stop.
+    After a signal all processes are asked to save and stop. Without a `pool` jobs are processes of this machine.
     """
-    waiting, states, shares = list(jobs), {}, share_cores(workers)
+    pool = pool or LocalPool(Request(workers))
+    waiting, states, tries = list(jobs), {}, Tries(pool.retries)
     groups = {job: group_of(job) for job in jobs}
     running: dict[int, Running] = {}
-    environ = memory_share(workers)
 
     def end(job: RunJob, state: str, detail: str) -> None:
         states[job] = state
         watcher.job_ended(job, state, detail)
 
+    def fill(slot: int, size: int) -> None:
+        """Start the next pack that is not done, of this size at most."""
+        while slot not in running and waiting:
+            pack = [job for job in waiting if groups[job] == groups[waiting[0]]][:size]
+            try:
+                started = start(pack, slot, watcher, pool)
+            except RunError as error:  # damaged since the suite began
+                end(waiting.pop(0), "failed", str(error))
+                continue
+            if started is None:
+                end(waiting.pop(0), "done", "there already")
+            else:
+                running[slot] = started
+                waiting[:] = [job for job in waiting if job not in started.jobs]
+
     try:
         while (waiting or running) and signals.received is None:
             size = max(1, len(waiting) // workers)  # no pack leaves a worker without jobs
-            for slot in range(workers):
-                while slot not in running and waiting:
-                    pack = [job for job in waiting if groups[job] == groups[waiting[0]]][:size]
-                    try:
-                        started = start(pack, shares[slot], watcher, environ)
-                    except RunError as error:  # damaged since the suite began
-                        end(waiting.pop(0), "failed", str(error))
-                        continue
-                    if started is None:
-                        end(waiting.pop(0), "done", "there already")
-                    else:
-                        running[slot] = started
-                        waiting = [job for job in waiting if job not in started.jobs]
+            with pool.batch():
+                for slot in range(pool.slots or len(jobs)):
+                    if slot not in running:
+                        fill(slot, size)
             for slot in [slot for slot, each in running.items() if each.has_ended]:
-                pack, process = running.pop(slot)
+                pack, process, locks = running.pop(slot)
                 if process is None:  # done by another program, or to be continued here
                     waiting[:0] = pack
                     continue
-                outcomes = _outcomes(pack, process.returncode)
-                if len(pack) > 1 and process.returncode in ERRORS and ("done", "") not in outcomes.values():
+                locks.close()
+                code = process.poll() or 0
+                outcomes = _outcomes(pack, code)
+                if lost := [job for job in pack if code not in ERRORS and tries.allow(job, outcomes[job][0])]:
+                    watcher.print(f"{len(lost)} runs were stopped and are continued. See {pack[0].log}")
+                    waiting[:0] = lost
+                elif len(pack) > 1 and code in ERRORS and ("done", "") not in outcomes.values():
                     watcher.print(f"{len(pack)} runs failed together, each is tried alone. See {pack[0].log}")
                     groups |= {job: job.directory for job in pack}
                     waiting[:0] = pack
                     continue
                 for job, outcome in outcomes.items():
-                    end(job, *outcome)
+                    if job not in lost:
+                        end(job, *outcome)
             watcher.update([job for each in running.values() for job in each.jobs], len(waiting))
             time.sleep(PAUSE)
     finally:
         _stop([each.process for each in running.values() if each.process is not None])
+        for each in running.values():
+            each.locks.close()
     return states | {job: "stopped" for each in running.values() for job in each.jobs}
+
+
+class Tries:
+    """Counts how often a job was lost since it last made progress."""
+
+    def __init__(self, most: int):
+        self._most, self._counts = most, dict[RunJob, tuple[int, int]]()
+
+    def allow(self, job: RunJob, outcome: str) -> bool:
+        """Whether a job that was lost is run again. One that is done, or that failed by itself, is not."""
+        if not self._most or outcome == "done" or read_states([job])[0].get(job) not in INTERRUPTED:
+            return False
+        step = job.progress().step
+        before, count = self._counts.get(job, (-1, 0))
+        self._counts[job] = (step, 1) if step > before else (before, count + 1)
+        return self._counts[job][1] <= self._most
 
 
 def group_of(job: RunJob) -> Path:
@@ -180,9 +228,7 @@ def group_of(job: RunJob) -> Path:
     return job.directory if job.plan.online_steps else job.directory.parent
 
 
-def start(
-    pack: Sequence[RunJob], cores: Sequence[int], watcher: Watcher, environ: Mapping[str, str] | None = None
-) -> Running | None:
+def start(pack: Sequence[RunJob], slot: int, watcher: Watcher, pool: Pool) -> Running | None:
     """Start the process of a pack, or wait for the process of another program. None: the first job is done.
 
     Left out are jobs that another process has, and those that are not in the state of the first: new, or started.
@@ -192,7 +238,7 @@ def start(
         logs = {job: log for job in pack if (log := _lock_log(job, stack))}
         if first not in logs:
             watcher.job_started(first, "waits for another process that runs it", first.log)
-            return Running([first], None)
+            return Running([first], None, ExitStack())
         how = _how(first.state())
         if not how:
             return None
@@ -200,14 +246,14 @@ def start(
         words = command(jobs)
         given = {word.partition("=")[0].replace("_", "-") for word in words}
         if how == "starts" and "--eval-envs" not in given:
-            words += ["--eval-envs", str(env_processes(len(cores)))]
+            words += ["--eval-envs", str(env_processes(pool.cores(slot)))]
         for job in jobs:
             watcher.job_started(job, how, first.log)
         for job in jobs[1:]:
             logs[job].write(f"{how} in one process with others; the output is in {first.log}\n".encode())
-        output = {"stdin": subprocess.DEVNULL, "stdout": logs[first], "stderr": logs[first]}
-        locks = [logs[job].fileno() for job in jobs[1:]]
-        return Running(jobs, launch(*PROGRAM, *words, environ=environ, cores=cores, pass_fds=locks, **output))
+        work = Work((*PROGRAM, *words), (*PROGRAM, *RESUME), [job.directory for job in jobs], first.log)
+        process = pool.submit(slot, work, [logs[job] for job in jobs])
+        return Running(jobs, process, stack.pop_all() if pool.remote else ExitStack())
 
 
 def _lock_log(job: RunJob, stack: ExitStack) -> IO[bytes] | None:
@@ -239,7 +285,7 @@ def _outcomes(pack: Sequence[RunJob], code: int) -> dict[RunJob, tuple[str, str]
     return outcomes
 
 
-def _stop(processes: Sequence[subprocess.Popen]) -> None:
+def _stop(processes: Sequence[Handle]) -> None:
     """Ask every process to save and stop, and wait for it. A second Ctrl-C kills them."""
     try:
         for process in processes:
@@ -250,14 +296,6 @@ def _stop(processes: Sequence[subprocess.Popen]) -> None:
         for process in processes:
             process.kill()
         raise
-
-
-def memory_share(workers: int) -> dict[str, str]:
-    """Environment variables that share a GPU's memory: by default JAX takes three quarters of it for each process."""
-    names = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION")  # JAX accepts only one of them
-    if workers == 1 or any(name in os.environ for name in names):
-        return {}
-    return {names[0]: f"{0.9 / workers:.3f}"}
 
 
 def dry_run(jobs: Sequence[RunJob]) -> int:

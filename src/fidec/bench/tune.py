@@ -17,6 +17,7 @@ from fidec.bench.schedule import run_all
 from fidec.bench.suite import Variant
 from fidec.bench.sweep import REFUSED, SweepJob, make_job
 from fidec.errors import ConfigError, DataError, RunError
+from fidec.executors.executor import Request
 from fidec.store import files
 from fidec.train.config import RunConfig
 from fidec.train.flow_first import METHOD, stage_config
@@ -101,7 +102,7 @@ def train(config: RunConfig, budgets: Sequence[float], out: Path, workers: int) 
     for job in [job for stage in stages for job in stage if job.state() == "new"]:  # all are checked first
         write_options(job)
     for stage in stages:
-        if problems := run_all(stage, out, workers):
+        if problems := run_all(stage, out, Request(workers)):
             raise RunError(". ".join(problems))
     return [job.directory for job in jobs]
 

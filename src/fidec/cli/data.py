@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from fidec.cli.executor import read_settings
 from fidec.cli.output import print_json, print_table, subcommands
+from fidec.executors.executor import EXECUTORS, Request
 
 if TYPE_CHECKING:
     from fidec.data.dataset import OfflineDataset
@@ -33,6 +35,12 @@ class MakeArgs:
     """Training rows, rounded up to whole episodes; a validation file gets a tenth more."""
     workers: int = 0
     """Processes; 0 takes the number of cores."""
+    on: str = "local"
+    """Where the episodes are made: local, ray, slurm, or the executor of an installed package."""
+    address: str | None = None
+    """Address of a Ray cluster; by default one is started on this machine."""
+    settings: tuple[str, ...] = ()
+    """Other options of the engine as NAME=VALUE, on slurm those of sbatch."""
     seed: int = 0
     """Seed of the data."""
     data_dir: Path | None = None
@@ -158,12 +166,16 @@ def _make(args: MakeArgs) -> int:
     from fidec.data.cache import data_dir
     from fidec.make import make_dataset
 
+    directory, workers = data_dir(args.data_dir), args.workers or os.cpu_count() or 1
+    executor, settings = EXECUTORS.get(args.on), read_settings(args.settings)
+    request = Request(max(workers, 1), address=args.address, settings=settings, directory=directory)
     made = make_dataset(
         args.name,
         args.rows,
-        directory=data_dir(args.data_dir),
+        directory=directory,
         seed=args.seed,
-        workers=args.workers or os.cpu_count() or 1,
+        workers=workers,
+        open_pool=None if args.on == "local" else lambda: executor.open(request),
         overwrite=args.overwrite,
         expert=args.expert,
         rendering=args.rendering,

@@ -10,6 +10,7 @@ import tyro
 
 from fidec.bench.suite import SCALES, Scale, Suite
 from fidec.bench.suites import SUITES, find_suite
+from fidec.cli.executor import ExecutorArgs, request
 from fidec.cli.output import import_from_here, print_json, print_table, subcommands
 from fidec.errors import ConfigError, RunError
 from fidec.store.rundir import REPORT
@@ -41,15 +42,13 @@ class SuiteArgs:
 
 
 @dataclass(frozen=True)
-class RunArgs(SuiteArgs):
+class RunArgs(ExecutorArgs, SuiteArgs):
     """Train and evaluate every method of a suite on the same data for equal steps, then print the table.
 
     The same command can be given again: finished runs are skipped and interrupted ones are resumed. A method that
     fails does not stop the others. Missing data is made first, if fidec can make it.
     """
 
-    workers: int = 1
-    """Processes in parallel; each gets its share of the cores. Seeds of one method share a process."""
     rows: int = 0
     """Rows of data to make; by default the suite's or the scale's."""
     data_dir: Path | None = None
@@ -146,8 +145,7 @@ def _jobs(args: SuiteArgs, data_dir: Path | None = None) -> list[Job]:
 def _run(args: RunArgs) -> int:
     from fidec.bench.schedule import dry_run, run_suite
 
-    if args.workers < 1:
-        raise ConfigError(f"--workers must be at least 1, not {args.workers}")
+    wanted = request(args)
     if args.rows < 0:
         raise ConfigError(f"--rows must be at least 1, or 0 for the suite's or the scale's, not {args.rows}")
     import_from_here()
@@ -155,7 +153,7 @@ def _run(args: RunArgs) -> int:
     jobs = _jobs(args, args.data_dir)
     if args.dry_run:
         return dry_run(jobs)
-    return run_suite(jobs, scale, out, workers=args.workers, rows=args.rows)
+    return run_suite(jobs, scale, out, wanted, rows=args.rows, on=args.on)
 
 
 def _table(args: TableArgs) -> int:

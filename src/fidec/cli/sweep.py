@@ -8,12 +8,13 @@ from typing import Annotated
 
 import tyro
 
+from fidec.cli.executor import ExecutorArgs, request
 from fidec.cli.output import import_from_here, split_args
-from fidec.errors import ConfigError, RunError
+from fidec.errors import RunError
 
 
-@dataclass(frozen=True)
-class SweepArgs:
+@dataclass(frozen=True, kw_only=True)
+class SweepArgs(ExecutorArgs):
     """Train every combination of methods, listed values of options, and seeds; then compare them.
 
     All other options are those of `fidec train`, such as --task, --data, --config, --steps or --algo.hidden, and are
@@ -31,8 +32,6 @@ class SweepArgs:
     vary: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """An option and its values: --vary algo.budget=0.01,0.03. Values with several numbers have blanks: --vary
     'algo.hidden=64 64,128 128'. Given several times, all combinations are trained."""
-    workers: int = 1
-    """Processes in parallel; each gets its share of the cores. Seeds of one method share a process."""
     dry_run: bool = False
     """Print the commands, and train nothing."""
 
@@ -45,14 +44,13 @@ def main(argv: list[str]) -> int:
     from fidec.cli.train import read_args
     from fidec.report.compare import compare
 
-    if args.workers < 1:
-        raise ConfigError(f"--workers must be at least 1, not {args.workers}")
+    wanted = request(args)
     import_from_here()
     combinations = combine(given, args.algos, args.vary)
     jobs = sweep_jobs(lambda words: read_args(words, "fidec train")[0], combinations, args.seeds, args.out)
     if args.dry_run:
         return dry_run(jobs)
-    problems = run_all(jobs, args.out, args.workers)
+    problems = run_all(jobs, args.out, wanted, on=args.on)
     if any(job.plan.eval_interval for job in jobs):
         try:
             compared = compare([job.directory for job in jobs])

@@ -21,7 +21,7 @@ from fidec.extras import require
 from fidec.make import shards
 from fidec.make.expert.policy import flipped
 from fidec.make.expert.store import Expert, expert_directory, find_expert
-from fidec.make.pool import run_jobs
+from fidec.make.pool import OpenPool, run_jobs
 from fidec.make.recipes import Recipe, find_recipe, settings, versions
 from fidec.make.world import SPLITS
 from fidec.store.files import find_json, sha256_file, write_json
@@ -52,6 +52,7 @@ def make_dataset(
     expert: Path | str | None = None,
     rendering: str | None = None,
     episode_rows: int | None = None,
+    open_pool: OpenPool | None = None,
 ) -> MadeDataset:
     """Make `<name>.npz` with at least `rows` rows, in whole episodes, and `<name>-val.npz` with a tenth of them.
 
@@ -60,6 +61,8 @@ def make_dataset(
     is continued by the same call. `<name>.json` records how the files were made and their SHA-256. `episode_rows`
     shortens the episodes for tests. `rendering`, of visual data, is "exact" (as OGBench renders; the default) or
     "fast" (a fifth of the time on a CPU; evaluate with the same).
+
+    With `open_pool` an executor makes the episodes (`fidec.executors`). It is opened only if there is work.
 
     Ants need an expert: the one in the directory `expert`, else the one in `directory`, else the one in the default
     data directory, else a new one, which is trained into `directory` first.
@@ -96,7 +99,7 @@ def make_dataset(
         wanted = settings(recipe, seed, walker.sha256 if walker else None)
         with shards.locked(partial):
             shards.open_partial(partial, wanted | {"versions": versions()}, overwrite=overwrite)
-            _make_episodes(recipe, seed, episodes, partial, workers, progress, walker)
+            _make_episodes(recipe, seed, episodes, partial, workers, progress, walker, open_pool)
             record = _finish(directory, recipe, wanted, episodes, partial)
             shards.remove_partial(partial)
     except OSError as error:
@@ -178,6 +181,7 @@ def _make_episodes(
     workers: int,
     progress: bool,
     expert: Expert | None,
+    open_pool: OpenPool | None,
 ) -> None:
     jobs = [(split, index) for split in SPLITS for index in range(episodes[split])]
     todo = [job for job in jobs if shards.read_shard(shards.shard_path(partial, *job), recipe) is None]
@@ -191,7 +195,7 @@ def _make_episodes(
             )
         if done and progress:
             bar.message(f"{recipe.name}: {done} of {len(jobs)} episodes are in {partial} already")
-        running = run_jobs(recipe, seed, todo, partial, workers, expert)
+        running = run_jobs(recipe, seed, todo, partial, workers, expert, open_pool=open_pool)
         try:
             for job in running:
                 bar.advance(0 if job is None else rows)

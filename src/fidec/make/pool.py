@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 
 from fidec import launch
 from fidec.errors import EnvError
+from fidec.executors.executor import Pool
 from fidec.make.expert.store import Expert
 from fidec.make.recipes import Recipe
+from fidec.make.remote import run_groups
 
 Job = tuple[str, int]  # split and episode index
+OpenPool = Callable[[], AbstractContextManager[Pool]]
 
 
 def _environment(images: bool) -> dict[str, str]:
@@ -29,12 +33,21 @@ def run_jobs(
     workers: int,
     expert: Expert | None = None,
     wake: float = 0.5,
+    open_pool: OpenPool | None = None,
 ) -> Generator[Job | None]:
-    """Make every job's shard; yields each job when it is done, and None after `wake` seconds without one."""
-    setup = {"recipe": asdict(recipe), "seed": seed, "directory": str(directory)}
+    """Make every job's shard; yields each job when it is done, and None after `wake` seconds without one.
+
+    With `open_pool` an executor makes them, else processes of this machine.
+    """
+    setup = {"recipe": asdict(recipe), "seed": seed, "directory": str(directory.absolute())}
     setup["expert"] = expert and {"directory": str(expert.directory), "sha256": expert.sha256}
     environ = _environment(images=recipe.rendering is not None)
     try:
+        if open_pool is not None:
+            if jobs:
+                with open_pool() as pool:
+                    yield from run_groups(pool, setup | {"environ": environ}, jobs, directory.absolute(), wake)
+            return
         yield from launch.run_jobs(
             "fidec.make.worker",
             setup,

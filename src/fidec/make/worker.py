@@ -1,16 +1,23 @@
-"""A process that makes episodes: `python -m fidec.make.worker`, started by `fidec.make.pool`."""
+"""A process that makes episodes: `python -m fidec.make.worker`, started by `fidec.make.pool`.
+
+With a file that `fidec.make.remote` wrote it makes the episodes that the file lists, and ends.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fidec.errors import FidecError
 from fidec.launch import serve
 from fidec.make.expert.policy import Policy
 from fidec.make.expert.store import load_expert
 from fidec.make.recipes import Recipe
-from fidec.make.shards import shard_path, write_arrays
+from fidec.make.shards import read_shard, shard_path, write_arrays
+from fidec.store.files import read_json
 
 
 def open_world(recipe: Recipe, policy: Policy | None = None) -> Any:
@@ -36,5 +43,31 @@ def start(setup: dict[str, Any]) -> Callable[[tuple[str, int]], None]:
     return make
 
 
+def make_listed(path: Path) -> None:
+    """Make the episodes that a file lists, without those that exist: a file that exists is complete."""
+    listed = read_json(path)
+    setup = listed["setup"]
+    os.environ.update(setup["environ"])  # before MuJoCo is imported
+    missing = [(split, index) for split, index in listed["jobs"] if not _exists(setup, split, index)]
+    if missing:
+        make = start(setup)
+        for job in missing:
+            make(job)
+
+
+def _exists(setup: dict[str, Any], split: str, index: int) -> bool:
+    return read_shard(shard_path(Path(setup["directory"]), split, index), Recipe(**setup["recipe"])) is not None
+
+
+def main(argv: list[str]) -> None:
+    if not argv:
+        serve(start)
+        return
+    try:
+        make_listed(Path(argv[0]))
+    except FidecError as error:
+        sys.exit(str(error))
+
+
 if __name__ == "__main__":
-    serve(start)
+    main(sys.argv[1:])

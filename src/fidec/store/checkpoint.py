@@ -68,6 +68,7 @@ class Checkpoints:
         keep: int = 2,
         warn: Callable[[str], None] = _to_stderr,
         read_only: bool = False,
+        verify: Callable[[], None] = lambda: None,
     ):
         if keep < 1:
             raise ConfigError(f"at least one checkpoint has to be kept, but keep is {keep}")
@@ -75,6 +76,7 @@ class Checkpoints:
         self.keep = keep
         self.warn = warn
         self.read_only = read_only
+        self._verify = verify  # raises an error if another process has taken the run
         if not read_only:
             with files.writing(self.directory, "the directory of the checkpoints"):
                 self.directory.mkdir(parents=True, exist_ok=True)
@@ -103,7 +105,7 @@ class Checkpoints:
         final = self.path(step)
         size = sum(array.nbytes for array in flat.values())
         what = f"the checkpoint of step {step}, {size / 1e6:.1f} MB"
-        with files.writing(final, what), replacing_directory(final) as new:
+        with files.writing(final, what), replacing_directory(final, self._verify) as new:
             trees.save_flat(new / STATE, flat, {"format": "fidec-state-1"})
             files.write_manifest(new, {"step": step, "extra": dict(extra or {})})
         self._remove_old(step)
@@ -193,8 +195,10 @@ class Checkpoints:
         Each is renamed before it is emptied, so that a crash never leaves a partial checkpoint with a final name.
         Errors are only reported, because the save itself has succeeded.
         """
-        kept = [step for step in self.steps() if step <= saved][-self.keep :]
-        for step in self.steps():
+        self._verify()  # a process that was taken for dead must not remove the checkpoints of the next one
+        steps = self.steps()
+        kept = [step for step in steps if step <= saved][-self.keep :]
+        for step in steps:
             if step in kept:
                 continue
             try:
@@ -203,6 +207,7 @@ class Checkpoints:
                 os.rename(self.path(step), trash)
             except OSError as error:
                 self.warn(f"the old checkpoint of step {step} could not be removed: {error}")
+        self._verify()
         self._clear_leftovers()
 
 

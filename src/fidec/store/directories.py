@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
+import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -21,20 +23,27 @@ T = TypeVar("T")
 
 
 @contextlib.contextmanager
-def replacing_directory(final: Path) -> Iterator[Path]:
+def replacing_directory(final: Path, verify: Callable[[], None] = lambda: None) -> Iterator[Path]:
     """A new directory to fill in the block. After the block it takes the place of `final` as a whole.
+
+    `verify` may raise an error before anything is changed, and again before the new directory becomes visible.
 
     On Linux this is one step, so that `final` is never missing. Elsewhere it takes two renames. An error undoes the
     first one. After a crash `restore_directory` does so, or the next call.
     """
-    temporary, former = hidden(final, "tmp"), hidden(final, "old")
+    # Its own name: a process that was taken for dead may still be writing under another one.
+    temporary, former = hidden(final, f"tmp-{secrets.token_hex(4)}"), hidden(final, "old")
     exchanged = False
+    verify()
     try:
         restore_directory(final)
-        remove(temporary)
+        for leftover in final.parent.glob(".tmp-*") if final.parent.is_dir() else ():
+            if re.fullmatch(rf"\.tmp-([0-9a-f]{{8}}-)?{re.escape(final.name)}", leftover.name):
+                remove(leftover)
         remove(former)
         temporary.mkdir(parents=True)
         yield temporary
+        verify()
         exchanged = final.exists() and _exchange(temporary, final)
         if not exchanged:
             if final.exists():

@@ -39,8 +39,11 @@ class Manifest(TypedDict):
     sha256: str
 
 
-def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write a file so that after a crash at any time it has either its old content or its new one."""
+def write_whole(path: Path, write: Callable[[IO[bytes]], object], verify: Callable[[], None] = lambda: None) -> None:
+    """Write a file so that after a crash at any time it has either its old content or its new one.
+
+    `verify` may raise an error before the new content becomes visible.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.unlink(missing_ok=True)
@@ -48,6 +51,7 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             write(file)
             file.flush()
             os.fsync(file.fileno())
+        verify()
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -141,11 +145,11 @@ def writing(path: str | Path, what: str) -> Iterator[None]:
         raise
 
 
-def atomic_write(path: str | Path, content: bytes | str) -> None:
+def atomic_write(path: str | Path, content: bytes | str, verify: Callable[[], None] = lambda: None) -> None:
     """`write_whole`, with errors that say what to do."""
     path, data = Path(path), content.encode() if isinstance(content, str) else content
     with writing(path, path.name):
-        write_whole(path, lambda file: file.write(data))
+        write_whole(path, lambda file: file.write(data), verify)
 
 
 # --- JSON ---------------------------------------------------------------------------------------------------
@@ -184,9 +188,9 @@ def to_builtin(value: Any) -> Any:
     return float(str(scalar)) if array.dtype.kind == "f" else float(scalar)
 
 
-def write_json(path: str | Path, value: Any) -> None:
+def write_json(path: str | Path, value: Any, verify: Callable[[], None] = lambda: None) -> None:
     """Write a value as JSON, atomically."""
-    atomic_write(path, json.dumps(to_builtin(value), indent=2) + "\n")
+    atomic_write(path, json.dumps(to_builtin(value), indent=2) + "\n", verify)
 
 
 def read_json(path: str | Path, schema: Any = dict) -> dict[str, Any]:

@@ -1,4 +1,9 @@
-"""Exclusive locks on files. The kernel releases a lock when its holder ends, however it ends."""
+"""Exclusive locks on files. The kernel releases a lock when its holder ends, however it ends.
+
+On a file system that other machines can write to, the kernel's lock may not reach them. There a run directory has a
+lease as well (`fidec.store.lease`). FIDEC_LOCKS is `auto`, `flock` for locks only, or `lease` for leases only, where
+flock is known to do nothing.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +18,12 @@ from typing import IO
 
 from filelock import FileLock, Timeout, lock_descriptor
 
-from fidec.errors import BusyError, RunError
-from fidec.store import files
+from fidec.errors import BusyError, ConfigError, RunError
+from fidec.store import files, lease
+from fidec.store.lease import Lease
 from fidec.store.schema import parse_json
+
+LOCAL = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay", "apfs", "hfs")
 
 
 def acquire(path: str | Path) -> FileLock:
@@ -47,9 +55,90 @@ def wait_for(path: str | Path, on_wait: Callable[[], None]) -> Iterator[None]:
         lock.release()
 
 
+class Hold:
+    """A run directory that this process holds, by a lock, a lease or both."""
+
+    def __init__(self, flock: FileLock | None, held: Lease | None):
+        self._flock, self._lease = flock, held
+
+    @property
+    def taken_over(self) -> bool:
+        """Whether the process that held it before may still be alive."""
+        return self._lease is not None and self._lease.taken_over
+
+    def verify(self) -> None:
+        """Raise an error if another process has taken the directory. Call it right before each write."""
+        if self._lease is not None:
+            self._lease.verify()
+
+    def release(self) -> None:
+        if self._lease is not None:
+            self._lease.release()
+        if self._flock is not None:
+            self._flock.release()
+
+
+def hold(path: Path) -> Hold:
+    """Take the run directory of the lock file `path`; `BusyError` names the process that holds it."""
+    locks = _locks()
+    leased = locks == "lease" or (locks == "auto" and is_shared(path.parent))
+    flock = None
+    if locks != "lease" and not (leased and not _has_flock(path)):
+        flock = acquire(path)
+    try:
+        return Hold(flock, lease.acquire(path.parent, dead_if_here=flock is not None) if leased else None)
+    except BaseException:
+        if flock is not None:
+            flock.release()
+        raise
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process holds the run directory of the lock file `path`."""
+    if is_locked(path):
+        return True
+    found = lease.newest(path.parent)
+    trusted = _locks() != "lease" and found.here  # then the lock would say so
+    return not trusted and lease.is_held(path.parent)
+
+
+def _locks() -> str:
+    locks = os.environ.get("FIDEC_LOCKS", "auto")
+    if locks not in ("auto", "flock", "lease"):
+        raise ConfigError(f"FIDEC_LOCKS is {locks!r}, expected auto, flock or lease")
+    return locks
+
+
+def is_shared(directory: Path, table: Path = Path("/proc/self/mounts")) -> bool:
+    """Whether other machines may write to the file system of a directory: unless it is of a kind that has one."""
+    try:
+        mounts = [line.split() for line in table.read_text().splitlines()]
+    except OSError:
+        return False  # not Linux
+    place = os.path.realpath(directory)
+    above = [(len(point), kind) for _, point, kind, *_ in mounts if f"{place}/".startswith(f"{point.rstrip('/')}/")]
+    return bool(above) and max(above, key=lambda pair: pair[0])[1] not in LOCAL
+
+
+def _has_flock(path: Path) -> bool:
+    """Whether the file system has flock at all."""
+    try:
+        with path.open("ab") as file:
+            lock_descriptor(file.fileno(), blocking=False)
+        return True
+    except OSError:
+        return False
+
+
 def lock_open_file(file: IO[bytes]) -> bool:
-    """Try to lock an open file. A child process that inherits the file keeps the lock until it ends."""
-    return lock_descriptor(file.fileno(), blocking=False)
+    """Try to lock an open file. A child process that inherits the file keeps the lock until it ends.
+
+    Where there is no flock, this succeeds, and the lease of the run directory decides.
+    """
+    try:
+        return _locks() == "lease" or lock_descriptor(file.fileno(), blocking=False)
+    except OSError:
+        return True
 
 
 def is_locked(path: str | Path) -> bool:

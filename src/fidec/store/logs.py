@@ -11,7 +11,7 @@ import contextlib
 import importlib
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +71,9 @@ class TensorBoardLog:
 class RunLog:
     """All logs of a run. Only `time` may be given values that depend on the clock."""
 
-    def __init__(self, directory: str | Path, tensorboard: bool = True):
+    def __init__(self, directory: str | Path, tensorboard: bool = True, verify: Callable[[], None] = lambda: None):
         self.directory = Path(directory)
+        self._verify = verify  # raises an error if another process has taken the run
         self._logs: dict[str, JsonlLog] = {}
         for name in (*REPLAYED, "time"):
             if name not in LAZY or self._path(name).exists():
@@ -83,11 +84,13 @@ class RunLog:
         self._purge_step: int | None = None
 
     def train(self, step: int, metrics: Mapping[str, Any]) -> None:
+        self._verify()
         self._logs["train"].write({"step": step, **metrics})
         self._scalars(step, metrics)
 
     def evaluation(self, step: int, summary: Mapping[str, Any], episodes: Iterable[Mapping[str, Any]]) -> None:
         """One row per episode, then the summary, so that a summary on the disk always has its episodes."""
+        self._verify()
         self._logs["episodes"].write_all({"step": step, **episode} for episode in episodes)
         self._logs["eval"].write({"step": step, **summary})
         self._scalars(step, summary)
@@ -96,9 +99,11 @@ class RunLog:
         """One row for each episode of the online phase. Their means go to `train`, and so to TensorBoard."""
         rows = list(rows)
         if rows:
+            self._verify()
             self._open("exploration").write_all(rows)
 
     def time(self, step: int, values: Mapping[str, Any]) -> None:
+        self._verify()
         self._logs["time"].write({"step": step, **values})
         self._scalars(step, values)
 
@@ -115,6 +120,7 @@ class RunLog:
         has of later steps. A log that was changed is an error. With `salvage` its whole rows stay, and the result
         says what is lost.
         """
+        self._verify()
         lost = []
         for name in REPLAYED:
             position = int((positions or {}).get(name, 0))

@@ -2,6 +2,7 @@
 
 run.json          the marker: only a directory that has it is resumed or overwritten
 lock              held while a process works here; says which (`fidec.store.lock`)
+lease/            the same on a file system that other machines share (`fidec.store.lease`)
 config.json       the resolved configuration      environment.json  versions, devices, data hash
 status.json       running | done | failed | preempted, the step and the reason
 train.jsonl  eval.jsonl  episodes.jsonl  exploration.jsonl   the logs, without wall-clock values
@@ -21,10 +22,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock
-
 from fidec.errors import RunError
-from fidec.store import files, lock
+from fidec.store import files, lease, lock
 from fidec.store.directories import restore_directory
 from fidec.store.jsonl import read_jsonl
 from fidec.store.logs import REPLAYED
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from fidec.store.mirror import Mirror
 
 MARKER = "run.json"
-LOCK = "lock"
+LOCK, LEASE = "lock", lease.DIRECTORY
 # What commands add to a run: `fidec audit`, `eval --base`, `eval --ladder`, `export`, `report`.
 AUDIT, COMPARISON, LADDER, EXPORT, REPORT = "audit", "comparison.json", "ladder.json", "export", "report.html"
 MARKER_CONTENT = {"format": "fidec-run", "version": 1}
@@ -53,7 +52,7 @@ RESULTS = (*(f"{name}.jsonl" for name in REPLAYED), "checkpoints", "replay", "po
 class RunDirectory:
     """A run on the disk. Make one with `create` or `open`. `close` releases its lock."""
 
-    def __init__(self, path: Path, held: FileLock | None):
+    def __init__(self, path: Path, held: lock.Hold | None):
         self.path = path
         self._held = held
         self.mirror: Mirror | None = None  # of a run whose place is a URL
@@ -78,7 +77,7 @@ class RunDirectory:
             path.mkdir(parents=True, exist_ok=True)
         _check_ours(path)
         check_links(path)
-        held = lock.acquire(path / LOCK)
+        held = lock.hold(path / LOCK)
         try:
             _check_ours(path)
             with files.writing(path, "the run directory"):
@@ -109,7 +108,9 @@ class RunDirectory:
         if read_only:
             return cls(path, None)
         check_links(path)
-        held = lock.acquire(path / LOCK)
+        held = lock.hold(path / LOCK)
+        if held.taken_over:
+            _replace_logs(path)
         with contextlib.suppress(OSError):
             _give_back(path)
             restore_directory(path / "policy")
@@ -128,7 +129,8 @@ class RunDirectory:
     def close(self) -> None:
         """Release the lock. If the run has not replaced the earlier one yet, the earlier one is given back."""
         if self._held is not None:
-            with contextlib.suppress(OSError):  # then the next `open` or `create` does it
+            with contextlib.suppress(OSError, lease.TakenError):  # then the next `open` or `create` does it
+                self._held.verify()
                 _give_back(self.path)
             self._held.release()
             self._held = None
@@ -138,6 +140,11 @@ class RunDirectory:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def verify(self) -> None:
+        """Raise `TakenError` if another process has taken the run meanwhile. Call it right before each write."""
+        if self._held is not None:
+            self._held.verify()
 
     @property
     def address(self) -> str:
@@ -155,14 +162,14 @@ class RunDirectory:
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Write the configuration with its own hash, so that a flipped bit does not give another valid one."""
-        files.write_json(self.config, {**config, "sha256": files.sha256_json(config)})
+        files.write_json(self.config, {**config, "sha256": files.sha256_json(config)}, self.verify)
 
     def read_config(self) -> dict[str, Any]:
         """The configuration; `RunError` if it is not as it was written. Runs of older versions have no hash."""
         return check_config(self.config, files.read_json(self.config, Config))
 
     def write_environment(self, environment: dict[str, Any]) -> None:
-        files.write_json(self.environment, environment)
+        files.write_json(self.environment, environment, self.verify)
 
     def read_environment(self) -> dict[str, Any]:
         return files.read_json(self.environment, Environment)
@@ -179,7 +186,8 @@ class RunDirectory:
     def write_status(self, state: str, step: int, reason: str | None = None) -> None:
         if state not in STATES:
             raise ValueError(f"unknown state {state!r}; a run is {', '.join(STATES)}")
-        files.write_json(self.status, {"state": state, "step": step, "reason": reason, "time": time.time()})
+        status = {"state": state, "step": step, "reason": reason, "time": time.time()}
+        files.write_json(self.status, status, self.verify)
 
     def read_status(self) -> dict[str, Any] | None:
         """The last status, or None before the first. A killed run still says "running"."""
@@ -225,7 +233,7 @@ def _check_ours(path: Path) -> None:
         return
     with files.writing(path, "the run directory"):
         names = sorted(entry.name for entry in path.iterdir())
-    others = [name for name in names if name != LOCK and not name.startswith(f".{MARKER}.")]
+    others = [name for name in names if name not in (LOCK, LEASE) and not name.startswith(f".{MARKER}.")]
     if others:
         raise RunError(
             f"{path} is not empty ({others[0]!r}{' and more' if len(others) > 1 else ''}) and is not a fidec "
@@ -238,7 +246,7 @@ def check_links(path: Path) -> None:
     """Raise if one of the run's own files is a symbolic link: writing would follow it out of the directory."""
     with files.writing(path, "the run directory"):
         links = sorted(entry.name for entry in path.iterdir() if entry.is_symlink())
-    ours = [name for name in links if name in (MARKER, LOCK, *CONTENTS) or name.startswith(".")]
+    ours = [name for name in links if name in (MARKER, LOCK, LEASE, *CONTENTS) or name.startswith(".")]
     if ours:
         raise RunError(
             f"{path / ours[0]} is a symbolic link to {os.readlink(path / ours[0])}. fidec does not write through "
@@ -302,6 +310,12 @@ def _give_back(path: Path) -> None:
         for entry in list(moving.iterdir()):
             os.rename(entry, path / entry.name)
         moving.rmdir()
+
+
+def _replace_logs(path: Path) -> None:
+    """Replace each log by a copy. A process that was taken for dead and has it open then writes into the old file."""
+    for log in path.glob("*.jsonl"):
+        files.atomic_write(log, log.read_bytes())
 
 
 def _leftovers(path: Path) -> list[Path]:

@@ -96,7 +96,12 @@ def open_sessions(
             sampling=sampling,
             feed=data.feed(config.seed, config.batch_size, sampling),
             directory=start.directory,
-            checkpoints=Checkpoints(start.directory.checkpoints, config.keep_checkpoints, warn=journal.message),
+            checkpoints=Checkpoints(
+                start.directory.checkpoints,
+                config.keep_checkpoints,
+                warn=journal.message,
+                verify=start.directory.verify,
+            ),
             journal=journal,
             signals=signals,
             identity=identity_of(config, dataset, buffer, init=initial, flow=flow),

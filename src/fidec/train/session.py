@@ -17,7 +17,7 @@ from fidec.console import Progress
 from fidec.data.feed import Feed
 from fidec.data.sampling import Sampling
 from fidec.envs.factory import EnvFactory
-from fidec.errors import EnvError
+from fidec.errors import BusyError, EnvError
 from fidec.store import files
 from fidec.store.checkpoint import Checkpoints, Restored
 from fidec.store.logs import RunLog
@@ -63,12 +63,16 @@ class Journal:
 
     def __init__(self, directory: RunDirectory, progress: Progress, name: str = ""):
         self.progress = progress
-        self.log = RunLog(directory.path)
-        self._file, self._name = directory.run_log, f"{name}: " if name else ""
+        self.log = RunLog(directory.path, verify=directory.verify)
+        self._directory, self._file, self._name = directory, directory.run_log, f"{name}: " if name else ""
 
     def message(self, text: str) -> None:
-        """Print a line on stderr, above the bar, and add it to run.log."""
+        """Print a line on stderr, above the bar, and add it to run.log, unless another process has taken the run."""
         self.progress.message(self._name + text)
+        try:
+            self._directory.verify()
+        except BusyError:
+            return
         with files.writing(self._file, "run.log"), open(files.open_to_append(self._file), "a") as log:
             log.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {text}\n")
 
@@ -381,6 +385,7 @@ class Session(Run):
             self._finish_evaluation()
         if self._pending is not None:
             return  # saved when it began; or a signal has come, and `stop` follows
+        self.directory.verify()
         online = {"online": self.online.position()} if self.online is not None and self.online.has_begun else {}
         extra = {"logs": self.journal.log.positions(), "evaluated": self.evaluated, "identity": self.identity}
         extra |= online
@@ -409,4 +414,5 @@ class Session(Run):
             info["env"] = self.config.env
         if self.statistics is not None:
             info["data_statistics"] = self.statistics
-        Policy(self.config.algo, self.config.options, self.spec, self.carry.state, info).save(self.directory.policy)
+        policy = Policy(self.config.algo, self.config.options, self.spec, self.carry.state, info)
+        policy.save(self.directory.policy, self.directory.verify)
