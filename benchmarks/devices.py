@@ -101,7 +101,8 @@ def _print(args: DevicesArgs, found: dict[str, Any]) -> None:
     widths = " x ".join(map(str, args.hidden))
     print(
         f"FiDec, hidden {widths}, batch {args.batch_size}: {found['gflop']:.2f} GFLOP an update, "
-        f"{found['megabytes']:.1f} MB of parameters; virtual CPU devices on {os.cpu_count()} cores, medians of {args.rounds} rounds. The last "
+        f"{found['megabytes']:.1f} MB of parameters; virtual CPU devices on {os.cpu_count()} cores, medians of "
+        f"{args.rounds} rounds. The last "
         "columns are an estimate for GPUs, not measured."
     )
     print_table(

@@ -123,6 +123,7 @@ def test_mapped_images_equal_loaded_ones(tmp_path, map_all, monkeypatch, compres
     assert on_disk.observations.frames is on_disk.next_observations.frames  # one image is stored once
     with monkeypatch.context() as patch:
         patch.setattr(mapped, "MAPPED_BYTES", 2**40)
+        patch.setattr(mapped, "VECTOR_BYTES", 2**40)
         loaded = load_dataset(f"npz:{path}")
     assert not loaded.mapped
     for key in ("observations", "next_observations", "actions", "masks"):

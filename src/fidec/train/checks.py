@@ -35,7 +35,7 @@ def check_rewards(algo: str, datasets: list[OfflineDataset]) -> None:
 
 
 def is_checked(config: RunConfig, dataset: OfflineDataset) -> bool:
-    """Whether the data is checked before training. A task's data is known; data on the disk would be read once more."""
+    """Whether the data is checked before training. A task's data is known; data on the disk is read often enough."""
     return config.task is None and config.check_data and not dataset.mapped
 
 
