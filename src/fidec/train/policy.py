@@ -365,7 +365,9 @@ def _check_spec(path: Path, spec: Spec) -> None:
         raise refuse("frame_stack and history have to divide the last axis of observations")
     if not 1 <= spec.replan <= spec.chunk or spec.action_dim % spec.chunk:
         raise refuse("chunk has to divide action_dim, and replan has to lie between 1 and chunk")
-    pairs = [("action_low", "action_high", (spec.step_dim,), [spec.action_low, spec.action_high])]
+    pairs: list[tuple[str, str, tuple[int, ...], list[Any]]] = [
+        ("action_low", "action_high", (spec.step_dim,), [spec.action_low, spec.action_high])
+    ]
     for part in spec.inputs:
         pairs.append(("observation_mean", "observation_std", part.shape, [part.mean, part.std]))
     for first, second, shape, values in pairs:
