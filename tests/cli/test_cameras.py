@@ -28,7 +28,7 @@ from fidec.train.policy import Frames, Policy
 from fidec.types import Part, Spec
 from helpers import some
 from helpers.algorithms import equal, fast_jit, make_batch
-from helpers.runs import fingerprint, random_columns
+from helpers.runs import random_columns
 from helpers.serving import make_policy, pack, talk
 from helpers.two_cameras import FRONT, WRIST, TwoCameras, episodes
 
@@ -313,22 +313,26 @@ def test_a_video_shows_the_episodes_of_a_policy_of_parts(policy, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algo", ["fql", "fidec"])
-def test_two_cameras_from_training_to_the_server(algo, tmp_path, monkeypatch):
-    """The device, the host and a resumed run give the same bits; the run's policy is evaluated and exported."""
+def test_the_device_the_host_and_a_resumed_run_give_the_same_bits(tmp_path):
+    dataset = fidec.dataset_from_arrays(**episodes(10))
+    how = SMALL | {"algo": "bc"}
+    fidec.fit(dataset, tmp_path / "device", **how)
+    fidec.fit(dataset, tmp_path / "host", **how, memory_limit=0.0)
+    assert bits(tmp_path / "device") == bits(tmp_path / "host")
+
+    fidec.fit(dataset, tmp_path / "resumed", **how | {"steps": 2})
+    fidec.resume(tmp_path / "resumed", dataset, steps=4)
+    assert bits(tmp_path / "resumed") == bits(tmp_path / "device")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", ["bc", "fidec"])
+def test_two_cameras_from_training_to_an_export(algo, tmp_path, monkeypatch):
     dataset = fidec.dataset_from_arrays(**episodes(10))
     how = SMALL | {"algo": algo, "env": TwoCameras, "eval_interval": 4, "eval_episodes": 2, "eval_envs": 1}
     result = fidec.fit(dataset, tmp_path / "device", **how)
     assert result.evaluation is not None
     assert result.evaluation["evaluation/n"] == 2
-    fidec.fit(dataset, tmp_path / "host", **how, memory_limit=0.0)
-    assert bits(tmp_path / "device") == bits(tmp_path / "host")
-
-    fidec.fit(dataset, tmp_path / "resumed", **how | {"steps": 2})
-    fidec.resume(tmp_path / "resumed", dataset, env=TwoCameras, steps=4)
-    mine, whole = (fingerprint(tmp_path / name, 4) for name in ("resumed", "device"))
-    assert mine["checkpoints/00000004/state.safetensors"] == whole["checkpoints/00000004/state.safetensors"]
-    assert mine["policy/model.safetensors"] == whole["policy/model.safetensors"]
     policy = fidec.load_policy(tmp_path / "device")
     assert {part.name: part.shape for part in policy.spec.parts}["wrist"] == (*WRIST[:2], 6)
     assert policy(policy.frames()(observation())).shape == (2,)

@@ -33,8 +33,9 @@ class FrameStack(gymnasium.Wrapper):
             space = spaces if self._part is None else spaces[self._part]
 
         def count_of(space: Space) -> int:
-            boxed = isinstance(space, Box) and space.shape != ()
-            return (count if is_image(space.shape) else history) if boxed else 1
+            if not isinstance(space, Box) or space.shape == ():
+                return 1
+            return count if is_image(space.shape) else history
 
         counts = map_parts(count_of, space)
         spaces = map_parts(_repeated, space, counts)

@@ -168,7 +168,7 @@ def _describe_spaces(env: Any) -> dict[str, Any]:
 
     name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
     observations, actions = env.observation_space, env.action_space
-    parts = dict(observations.spaces) if isinstance(observations, Dict) else {"": observations}
+    parts: dict[str, Any] = dict(observations.spaces) if isinstance(observations, Dict) else {"": observations}
     for part, space in parts.items():
         if not isinstance(space, Box):
             which = f" in the part {part!r}" if part else ""

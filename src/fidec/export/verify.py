@@ -89,8 +89,9 @@ def run_alone(target: str, directory: Path, sample: Sample) -> np.ndarray:
     """The actions of the export, computed in a process that can import neither fidec nor, in most cases, JAX."""
     with tempfile.TemporaryDirectory() as place:
         inputs, outputs = Path(place) / "inputs.npz", Path(place) / "outputs.npy"
-        noise = {} if sample.noise is None else {"noise": sample.noise}
-        np.savez(inputs, **named("observations", sample.observations), **noise)
+        columns: dict[str, Any] = named("observations", sample.observations)
+        columns |= {} if sample.noise is None else {"noise": sample.noise}
+        np.savez(inputs, **columns)
         script = str(Path(__file__).with_name("check.py"))
         words = ("-W", "ignore", script, target, str(directory.absolute()), str(inputs), str(outputs))
         ended = launch.run(*words, timeout=SECONDS, environ={"JAX_PLATFORMS": "cpu"})

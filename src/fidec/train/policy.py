@@ -385,7 +385,9 @@ def _check_spec(path: Path, spec: Spec) -> None:
         raise refuse("delay has to be 0 or more")
     if spec.ensemble is not None and not (spec.replan < spec.chunk and math.isfinite(spec.ensemble)):
         raise refuse("ensemble has to be a finite number, and replan less than chunk")
-    pairs = [("action_low", "action_high", (spec.step_dim,), [spec.action_low, spec.action_high])]
+    pairs: list[tuple[str, str, tuple[int, ...], list[Any]]] = [
+        ("action_low", "action_high", (spec.step_dim,), [spec.action_low, spec.action_high])
+    ]
     for part in spec.inputs:
         pairs.append(("observation_mean", "observation_std", part.shape, [part.mean, part.std]))
     for first, second, shape, values in pairs:
