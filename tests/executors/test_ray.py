@@ -28,6 +28,7 @@ from helpers.runs import fingerprint
 ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 STEPS = 6000
+MAZE = "pointmaze-medium-navigate-v0"
 SUITE = """
 methods = ["bc"]
 seeds = [0, 1, 2, 3]
@@ -125,11 +126,10 @@ def test_a_signal_stops_the_jobs_which_save(pool, fakes):
 
 
 def test_data_has_the_same_bytes_although_a_worker_is_killed(pool, tmp_path):
-    made = [
-        make_dataset("pointmaze-medium-navigate-v0", 1800, directory=tmp_path / name, episode_rows=60, **how)
-        for name, how in (("local", {}), ("ray", {"open_pool": lambda: _killing(pool, tmp_path / "ray")}))
-    ]
-    assert made[1].sha256 == made[0].sha256
+    def made(name: str, **how: Any) -> dict[str, str]:
+        return make_dataset(MAZE, 1800, directory=tmp_path / name, episode_rows=60, **how).sha256
+
+    assert made("ray", open_pool=lambda: _killing(pool, tmp_path / "ray")) == made("local")
 
 
 @contextlib.contextmanager
