@@ -24,7 +24,7 @@ from benchmarks.timing import in_turn
 from benchmarks.update import spread
 from fidec import algos, load_dataset
 from fidec.cli.output import parse, print_json
-from fidec.data.feed import Data
+from fidec.data.feed import Data, HostFeed
 from fidec.data.npz import write_npz
 from fidec.data.sampling import PLAIN
 from fidec.launch import launch
@@ -152,6 +152,7 @@ def _timing(args: MappedArgs, dataset: Any) -> dict[str, Any]:
     for name in ("mapped", "memory"):
         found[f"{name}_over_device"], found[f"{name}_quartiles"] = spread(times[name] / times["device"])
     begin, feed = time.perf_counter(), Data.of([dataset], PLAIN, limit=0).feed(1, 256, PLAIN)
+    assert isinstance(feed, HostFeed)
     for step in range(0, 4 * feed.steps, feed.steps):  # the gathering alone, one chunk after another
         jax.block_until_ready(feed.at(step)[0].rows)
     found["gather_ms"] = 1e3 * (time.perf_counter() - begin) / (4 * feed.steps)
@@ -167,7 +168,9 @@ def load_small(args: MappedArgs) -> Any:
 
     whole = load_dataset(f"npz:{args.directory / 'part0.npz'}")
     rows = slice(0, 50_000)
-    columns = {name: np.asarray(getattr(whole, name)[rows]) for name in ("observations", "actions", "rewards")}
+    columns: dict[str, Any] = {
+        name: np.asarray(getattr(whole, name)[rows]) for name in ("observations", "actions", "rewards")
+    }
     return dataset_from_arrays(**columns, next_observations=np.asarray(whole.next_observations[rows]))
 
 

@@ -13,12 +13,14 @@ task.
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import gymnasium
-import mujoco
 import numpy as np
 from gymnasium.spaces import Box, Dict
+
+mujoco: Any = importlib.import_module("mujoco")  # its names are made when it is loaded, unseen by type checkers
 
 SCENE = """
 <mujoco>
@@ -77,7 +79,7 @@ class PickEnv(gymnasium.Env):
     def __init__(self) -> None:
         self._model = mujoco.MjModel.from_xml_string(SCENE)
         self._data = mujoco.MjData(self._model)
-        self._renderers: dict[tuple[int, int], mujoco.Renderer] = {}
+        self._renderers: dict[tuple[int, int], Any] = {}
         self._target = np.zeros(3)
         pictures = {name: Box(0, 255, (*size, 3), np.uint8) for name, size in SIZES.items()}
         self.observation_space = Dict({"state": Box(-np.inf, np.inf, (10,), np.float32), **pictures})
@@ -138,4 +140,4 @@ def expert(state: np.ndarray, rng: np.random.Generator, noise: float = 0.3) -> n
     return np.clip(np.append(move, closing), -1.0, 1.0).astype(np.float32)
 
 
-gymnasium.register("Pick-v0", entry_point=PickEnv, max_episode_steps=60)
+gymnasium.register("Pick-v0", f"{__name__}:PickEnv", max_episode_steps=60)

@@ -6,13 +6,14 @@ python record.py demonstrations.npz --episodes 60
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import gymnasium
 import numpy as np
 import pick
 
 
-def record(episodes: int, seed: int = 0) -> dict[str, np.ndarray]:
+def record(episodes: int, seed: int = 0) -> dict[str, Any]:
     """Columns with one row per step. The task ends with the row at which the cube is lifted."""
     env, rng = gymnasium.make("Pick-v0"), np.random.default_rng(seed)
     rows: dict[str, list] = {}

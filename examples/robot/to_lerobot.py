@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 import numpy as np
-from lerobot.datasets.lerobot_dataset import LeRobotDataset
+from lerobot.datasets.lerobot_dataset import LeRobotDataset  # pyright: ignore[reportMissingImports]
 
 CAMERAS = ("front", "wrist")
 STATE = ["x", "y", "z", "opening", "vx", "vy", "vz", "cube_x", "cube_y", "cube_z"]

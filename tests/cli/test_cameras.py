@@ -295,7 +295,7 @@ def test_a_history_stacks_vectors_in_training_and_in_the_policy(tmp_path):
     with pytest.raises(ConfigError, match=r"the policy takes .*3 successive ones, which `policy.frames\(\)` stacks"):
         policy(dataset.observations[0])
     with pytest.raises(ConfigError, match="history must be at least 1"):
-        fidec.fit(dataset, tmp_path / "zero", **SMALL | {"history": 0})
+        fidec.fit(dataset, tmp_path / "zero", **{**SMALL, "history": 0})
 
 
 @pytest.mark.slow
@@ -315,12 +315,12 @@ def test_a_video_shows_the_episodes_of_a_policy_of_parts(policy, tmp_path):
 @pytest.mark.slow
 def test_the_device_the_host_and_a_resumed_run_give_the_same_bits(tmp_path):
     dataset = fidec.dataset_from_arrays(**episodes(10))
-    how = SMALL | {"algo": "bc"}
+    how: dict[str, Any] = SMALL | {"algo": "bc"}
     fidec.fit(dataset, tmp_path / "device", **how)
     fidec.fit(dataset, tmp_path / "host", **how, memory_limit=0.0)
     assert bits(tmp_path / "device") == bits(tmp_path / "host")
 
-    fidec.fit(dataset, tmp_path / "resumed", **how | {"steps": 2})
+    fidec.fit(dataset, tmp_path / "resumed", **{**how, "steps": 2})
     fidec.resume(tmp_path / "resumed", dataset, steps=4)
     assert bits(tmp_path / "resumed") == bits(tmp_path / "device")
 

@@ -28,7 +28,7 @@ COUNT = 5
 jitted, finished = fast_jit(draw, static_argnums=(2, 3)), fast_jit(batch_of, static_argnums=3)
 
 
-def flat(listed: dict[str, list[Any]] | None = None) -> dict[str, Any]:
+def flat(listed: dict[str, Any] | None = None) -> dict[str, Any]:
     """The episodes as flat arrays, with the next observations as a dictionary too."""
     listed = listed or episodes(COUNT)
     seen = {name: [each[name] for each in listed["observations"]] for name in ("wrist", "state", "front")}
@@ -143,7 +143,7 @@ def test_npz_files_store_parts_and_large_images_stay_in_them(compressed, tmp_pat
     assert equal(
         jitted(source_of(large, settings), key, 8, settings), jitted(source_of(loaded, settings), key, 8, settings)
     )
-    both = columns | {"observations": np.zeros((ROWS, 2))}
+    both: dict[str, Any] = columns | {"observations": np.zeros((ROWS, 2))}
     np.savez(tmp_path / "both.npz", **both)
     with pytest.raises(DataError, match=r"'observations/.*' is a part of 'observations', which is there as an array"):
         load_dataset(f"npz:{tmp_path}/both.npz")
@@ -231,7 +231,7 @@ def test_host_and_file_feed_what_the_device_would_draw(place, window, monkeypatc
 def test_all_cameras_of_a_row_are_shifted_by_one_offset():
     rows, generator = 24, np.random.default_rng(0)
     big = generator.integers(0, 256, (rows, 12, 12, 3), dtype=np.uint8)
-    columns = {"observations": {"a": big, "b": big[:, :, :, :1], "c": np.arange(rows)[:, None]}}
+    columns: dict[str, Any] = {"observations": {"a": big, "b": big[:, :, :, :1], "c": np.arange(rows)[:, None]}}
     columns |= {"next_observations": columns["observations"], "actions": np.zeros((rows, 1), np.float32)}
     dataset = dataset_from_arrays(**columns)
     batch = jitted(source_of(dataset), rng.stream(0, "batch"), 16, Sampling(augment=1.0))

@@ -70,7 +70,8 @@ def tiny(out: Path) -> dict:
     fit(dataset, out / "seeds", steps=20, seeds=(0, 1), **settings)
     fit(dataset, out / "seed1", steps=20, seed=1, **settings)
     refused = []
-    for changes in ({"devices": 3}, {"devices": 16}, {"devices": 2, "seeds": (0, 1)}):
+    cases: list[dict[str, Any]] = [{"devices": 3}, {"devices": 16}, {"devices": 2, "seeds": (0, 1)}]
+    for changes in cases:
         try:
             fit(dataset, out / "refused", steps=20, **settings, **changes)
         except ConfigError as error:

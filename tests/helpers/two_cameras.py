@@ -53,10 +53,10 @@ class TwoCameras(gymnasium.Env):
         return np.full((16, 16, 3), self.steps, np.uint8)
 
 
-def episodes(count: int = 10, seed: int = 0) -> dict[str, list[Any]]:
+def episodes(count: int = 10, seed: int = 0) -> dict[str, Any]:
     """Episodes of random actions: a list for each column, and one observation more than actions."""
     env, generator = TwoCameras(), np.random.default_rng(seed)
-    columns: dict[str, list[Any]] = {"observations": [], "actions": [], "rewards": []}
+    columns: dict[str, Any] = {"observations": [], "actions": [], "rewards": []}
     for number in range(count):
         seen, actions, rewards = [env.reset(seed=number)[0]], [], []
         for _ in range(EPISODE):

@@ -57,14 +57,14 @@ class FileRows:
             runs = zip(bounds[:-1].tolist(), bounds[1:].tolist(), index[bounds[:-1]].tolist(), strict=True)
             stop, start = len(index), 0
         rows = np.empty((max(0, stop - start), *self.shape[1:]), self.dtype)
-        view, size = memoryview(rows.reshape(-1).view(np.uint8)), self._row
+        view, size = rows.reshape(-1).view(np.uint8).data, self._row
         for first, last, row in runs:
             self._read(view[first * size : last * size], row)
         return rows
 
     def __setitem__(self, index: slice, rows: np.ndarray) -> None:
         """Write rows, for an array of `room_for`."""
-        data = memoryview(np.ascontiguousarray(rows, self.dtype).reshape(-1).view(np.uint8))
+        data = np.ascontiguousarray(rows, self.dtype).reshape(-1).view(np.uint8).data
         at = self._offset + index.start * self._row
         while len(data):
             done = os.pwrite(self._number, data, at)

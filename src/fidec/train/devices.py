@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
@@ -60,7 +61,7 @@ def _put(tree: Any, sharding: Sharding | None) -> Any:
 
     def put(leaf: Any) -> jax.Array:
         """The part of this process. All processes have the same array."""
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return jax.random.wrap_key_data(put(jax.random.key_data(leaf)))
         array = np.asarray(leaf)
         return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])

@@ -27,7 +27,7 @@ from fidec.data.sampling import Sampling
 from fidec.data.windows import Window
 from fidec.errors import ConfigError, RunError
 from fidec.train import loop
-from fidec.train.config import RunConfig, config_from_json
+from fidec.train.config import RunConfig, config_from_json, spec_from_json
 from fidec.train.devices import Place, spread_over
 from fidec.train.dispatch import Run, Single
 from fidec.train.flow_first import frozen_of
@@ -71,7 +71,7 @@ def join(coordinator: str | None, process: int | None, processes: int | None) ->
     # One that dies must not end the others before they have said so.
     if "jax_enable_recoverability" in jax.config.values:
         jax.config.update("jax_enable_recoverability", True)
-    times = {"initialization_timeout": START_SECONDS, "heartbeat_timeout_seconds": HEARTBEAT_SECONDS}
+    times: dict[str, Any] = {"initialization_timeout": START_SECONDS, "heartbeat_timeout_seconds": HEARTBEAT_SECONDS}
     try:
         if automatic:
             jax.distributed.initialize(**times)
@@ -135,6 +135,7 @@ def follow() -> None:
             carry, new = _share((carry, chunk if order.new_chunk else None))
             run.carry = carry if order.new_state else carry._replace(state=run.carry.state)
             run.step, chunk = order.first, new or chunk
+            assert chunk is not None  # of START
             steps([(run, chunk)], order.count)
 
 
@@ -166,7 +167,7 @@ class _Example(NamedTuple):
 
 def _follower(facts: dict[str, Any]) -> tuple[Single, Run, Chunk]:
     """The program of this process, a run, and a chunk; their arrays are empty."""
-    spec = Spec(**{name: tuple(value) if isinstance(value, list) else value for name, value in facts["spec"].items()})
+    spec = spec_from_json(facts["spec"])
     method = algos.get(facts["algo"])
     algorithm = method.build(config_from_json(method.config_for(facts["options"]), facts["options"]), spec)
     if facts["frozen"]:
