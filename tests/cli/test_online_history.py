@@ -37,7 +37,8 @@ def test_vectors_are_stacked_online_and_a_resumed_run_is_uninterrupted(tmp_path,
         seen = frames(env.reset(seed=exploration_seed(0, int(episode)))[0])
         for row in np.flatnonzero(rows.episodes == episode):
             np.testing.assert_array_equal(rows.batch.observations[row], seen.astype(np.float32))
-            low, high = Reach.action_space.low, Reach.action_space.high
+            space: Any = env.action_space
+            low, high = space.low, space.high
             following = env.step(low + (rows.batch.actions[row] + 1) * 0.5 * (high - low))[0]
             np.testing.assert_array_equal(rows.batch.next_observations[row], following.astype(np.float32))
             seen = frames(following)
