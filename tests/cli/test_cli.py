@@ -290,7 +290,7 @@ def test_train_resume_and_overwrite(cli, run, npz):
         (("--resume", "x", "--algo", "fidec"), ("no option of a resumed run '--algo'",)),
         (
             ("--resume", "x", "--algo.discount", "0.9"),
-            ("resumed run '--algo.discount'. The run keeps its options", "may be given: --resume, --steps, --env"),
+            ("resumed run '--algo.discount'. The run keeps its options", "--resume, --steps, --env"),
         ),
         (("--resume", "x", "--stesp", "9"), ("did you mean --steps?",)),
     ],

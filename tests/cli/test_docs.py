@@ -298,7 +298,7 @@ class OneEpisode:
 
     def __init__(self, make_env, num_envs, **_):
         self.observation_shape, self.observation_dtype, self.action_dim = (3,), "float32", 2
-        self.action_low, self.action_high = [-1.0, -1.0], [1.0, 1.0]
+        self.action_low, self.action_high, self.unused_parts = [-1.0, -1.0], [1.0, 1.0], ()
 
     def run(self, act, episodes, seed, **_):
         return [Episode(0, 0, 0, "ok", 1.0, 5, 1.0)]

@@ -67,7 +67,7 @@ def test_a_run_on_images_leaves_a_policy_for_stacked_frames(trained, room, tmp_p
     dataset = fidec.load_dataset(f"npz:{room}")
     assert dataset.spec.observation_shape == (SIZE, SIZE, 3)
     observations = np.concatenate([dataset.observations[2:7], dataset.observations[1:6]], -1)
-    with pytest.raises(ConfigError, match=r"takes \(\.\.\., \(16, 16, 9\)\)"):
+    with pytest.raises(ConfigError, match=r"\(5, 16, 16, 6\); the policy takes \(5, 16, 16, 9\)"):
         policy(observations)
     observations = np.concatenate([dataset.observations[:5], observations], -1)
     actions = policy(observations)

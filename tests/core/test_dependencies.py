@@ -35,7 +35,8 @@ def packages(requirements: list[str]) -> set[str]:
 
 
 def normalise(name: str) -> str:
-    return name.lower().replace("_", "-")
+    """The name of a package, also of one that is imported by another name."""
+    return {"PIL": "pillow", "mcap_ros2": "mcap-ros2-support"}.get(name, name.lower().replace("_", "-"))
 
 
 EXTRAS: dict[str, set[str]] = {}

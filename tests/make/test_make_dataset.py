@@ -199,10 +199,10 @@ def test_resume_after_sigkill_of_everything(made, tmp_path):
 
     jobs = []
 
-    def spy(recipe, seed, todo, *rest):
+    def spy(recipe, seed, todo, *rest, **how):
         jobs.extend(todo)
         assert kept.stat().st_mtime_ns == written
-        return run_jobs(recipe, seed, todo, *rest)
+        return run_jobs(recipe, seed, todo, *rest, **how)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fidec.make.dataset.run_jobs", spy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import time
@@ -20,10 +21,8 @@ TOLERANCE = 1e-5
 
 @pytest.fixture(scope="module")
 def tiny_runs(plugin_site, tmp_path_factory):
-    from conftest import QUICK
-
     out = tmp_path_factory.mktemp("devices")
-    return out, device_runs.run("tiny", out, plugin_site, flags=" ".join(QUICK))
+    return out, device_runs.run("tiny", out, plugin_site, flags=os.environ.get("XLA_FLAGS", ""))
 
 
 def test_rows_split_over_devices_give_the_run_of_one_device(tiny_runs):

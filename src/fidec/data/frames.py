@@ -83,7 +83,7 @@ def _matched(path: Path, frame: Any, index: np.integer, times: np.ndarray, fps: 
 
 def picture(where: str, content: Any, size: tuple[int, int]) -> np.ndarray:
     """(height, width, 3) uint8 from the bytes of a PNG or JPEG file."""
-    from PIL import Image  # installed with matplotlib
+    from PIL import Image
 
     if not isinstance(content, bytes):
         raise DataError(f"{where}: the image is not stored in the table itself; only such images are read.")
@@ -100,7 +100,7 @@ def picture(where: str, content: Any, size: tuple[int, int]) -> np.ndarray:
 
 def png(image: np.ndarray) -> bytes:
     """(height, width, 3) uint8 as a PNG file."""
-    from PIL import Image  # installed with matplotlib
+    from PIL import Image
 
     file = io.BytesIO()
     Image.fromarray(image).save(file, "PNG")

@@ -109,7 +109,8 @@ def _write_data(
     single: dict[str, np.ndarray],
     progress: Progress,
 ) -> None:
-    pa, parquet = (require(name, "tables", "LeRobot's format") for name in ("pyarrow", "pyarrow.parquet"))
+    pa = require("pyarrow", "tables", "LeRobot's format")
+    parquet = require("pyarrow.parquet", "tables", "LeRobot's format")
     path.parent.mkdir(parents=True)
     writer = None
     for start, stop in rows.chunks():
@@ -151,7 +152,8 @@ def _hub_features(kinds: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _write_meta(rows: Rows, folder: Path, kinds: dict[str, dict[str, Any]], fps: int) -> None:
-    pa, parquet = (require(name, "tables", "LeRobot's format") for name in ("pyarrow", "pyarrow.parquet"))
+    pa = require("pyarrow", "tables", "LeRobot's format")
+    parquet = require("pyarrow.parquet", "tables", "LeRobot's format")
     bounds, task = rows.bounds, rows.dataset.name
     (folder / "episodes" / _FILE).parent.mkdir(parents=True)
     starts, stops = np.array(bounds).T
