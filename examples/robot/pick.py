@@ -3,8 +3,8 @@
 The observation is a dictionary of a vector and two images of different sizes:
 
     state   (10,)         gripper x y z, opening, velocity of x y z; cube x y z, as a marker tracker would give it
-    front   (32, 40, 3)   a fixed camera
-    wrist   (24, 24, 3)   a camera on the gripper
+    front   (48, 64, 3)   a fixed camera
+    wrist   (32, 32, 3)   a camera on the gripper
 
 An action moves the target of the rails (x, y, z; up to 2 cm a step) and opens (+1) or closes (-1) the gripper. A step
 takes 0.1 s. The reward is -1 a step, and 0 at the step at which the cube is 8 cm above the table, which ends the
@@ -63,7 +63,7 @@ SCENE = """
   </actuator>
 </mujoco>
 """
-SIZES = {"front": (32, 40), "wrist": (24, 24)}  # height, width
+SIZES = {"front": (48, 64), "wrist": (32, 32)}  # height, width
 STEP = 0.02  # metres that a target moves at most in one step
 SUBSTEPS = 20
 LIFTED = 0.08  # metres above the table

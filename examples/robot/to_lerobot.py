@@ -32,11 +32,7 @@ def main(source: str, root: str) -> None:
             "shape": shape,
             "names": ["height", "width", "channels"],
         }
-    episodes = len(np.unique(columns["episodes"]))
-    # All episodes are encoded together: one by one, the writer would rewrite the video for each.
-    dataset = LeRobotDataset.create(
-        "fidec/pick", fps=10, features=features, root=root, robot_type="rails", batch_encoding_size=episodes
-    )
+    dataset = LeRobotDataset.create("fidec/pick", fps=10, features=features, root=root, robot_type="rails")
     for row in range(rows):
         frame = {f"observation.images.{name}": columns[f"observations/{name}"][row] for name in CAMERAS}
         frame |= {"observation.state": columns["observations/state"][row], "action": columns["actions"][row]}
