@@ -17,6 +17,7 @@ import pytest
 from fidec.cli import main
 from fidec.data import check_dataset, dataset_from_arrays, load_dataset
 from fidec.data.propose import propose
+from fidec.data.statistics import data_statistics
 from fidec.errors import ConfigError, DataError
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'fidec[tables]'")
@@ -84,6 +85,14 @@ def test_success_gives_sparse_rewards_and_ends_the_task(tmp_path):
     assert found.sha256 == expected(rewards=rewards, terminals=SUCCESS).sha256
     assert not found.masks[found.terminals].all()
     assert "0 at the end of an episode with success" in check_dataset(found).to_text()
+
+
+def test_what_actions_are_called_and_mean_is_recorded_with_the_policy(tmp_path):
+    found = load_dataset(write(tmp_path, "csv", MAPPING + 'reward = "r"\naction_kind = "delta"\n'))
+    actions = data_statistics([found])["actions"]
+    assert (actions["names"], actions["kind"]) == (["u0", "u1"], "delta")
+    with pytest.raises(ConfigError, match="'relative'; expected absolute or delta"):
+        load_dataset(write(tmp_path, "csv", MAPPING + 'action_kind = "relative"\n'))
 
 
 def test_a_function_gives_rewards_episode_by_episode(tmp_path, monkeypatch):

@@ -38,6 +38,9 @@ class Mapping:
     """Columns of the observation, by name or pattern."""
     action: tuple[str, ...]
     """Columns of the action."""
+    action_kind: str | None = None
+    """What an action says: where to go (absolute), or how far from here (delta). It is only recorded, for whoever
+    plays the actions."""
     reward: str | None = None
     """Column of the reward."""
     success: str | None = None
@@ -64,6 +67,8 @@ class Mapping:
         given = [name for name in ("reward", "success", "reward_function") if getattr(self, name) is not None]
         if len(given) > 1:
             raise ConfigError(f"{' and '.join(given)} are given: rewards have one source")
+        if self.action_kind not in (None, "absolute", "delta"):
+            raise ConfigError(f"action_kind is {self.action_kind!r}; expected absolute or delta")
         for name in ("files", "observation", "action"):
             if not getattr(self, name):
                 raise ConfigError(f"{name} is empty: name at least one")
@@ -124,7 +129,10 @@ def load_mapped(path: Path, source: str, action_low: Any = None, action_high: An
     given = action_low is not None or action_high is not None
     bounds = (action_low, action_high) if given else (mapping.action_low, mapping.action_high)
     whole |= {"action_low": bounds[0], "action_high": bounds[1]}
-    info = {"file": str(path.absolute()), "files": len(tables), "rewards": mapping.rule}
+    info: dict[str, Any] = {"file": str(path.absolute()), "files": len(tables), "rewards": mapping.rule}
+    if len(mapping.action) == whole["actions"].shape[1] and not any("*" in name for name in mapping.action):
+        info["action_names"] = list(mapping.action)
+    info |= {} if mapping.action_kind is None else {"action_kind": mapping.action_kind}
     if any(file.suffix.lower() == SUFFIX for file in files):
         info |= {"resampled": f"rows are the messages of {mapping.clock}; other topics hold their last value"}
     return build_dataset(whole, where=where, name=path.stem, source=source, info=info)

@@ -44,13 +44,15 @@ def data_statistics(datasets: Sequence[OfflineDataset]) -> dict[str, Any]:
     """Statistics of all rows of these data sets, for JSON. The same data gives the same numbers.
 
     Observations and actions have `mean`, `std`, `low` and `high` for each dimension, in the user's units. `distance`
-    has quantiles of `distances` of the observations. `at_bound` is the share of action dimensions at a bound.
+    has quantiles of `distances` of the observations. Actions also have their `names` and their `kind`, absolute or
+    delta, if the data says them. `at_bound` is the share of action dimensions at a bound.
     """
     spec = datasets[0].spec
     observations = _columns(lambda: _features(datasets))
     mean, std = np.asarray(observations["mean"]), np.asarray(observations["std"])
     far = np.concatenate([distances(part, mean, std) for part in _features(datasets)])
     edge = sum(int((np.abs(part) > AT_BOUND).sum()) for each in datasets for part in chunks(each.actions))
+    said = {name: datasets[0].info.get(f"action_{name}") for name in ("names", "kind")}
     return {
         "rows": sum(each.size for each in datasets),
         "observations": observations,
@@ -59,7 +61,8 @@ def data_statistics(datasets: Sequence[OfflineDataset]) -> dict[str, Any]:
             lambda: (
                 spec.to_user_units(part).astype(np.float64) for each in datasets for part in chunks(each.actions)
             )
-        ),
+        )
+        | {name: value for name, value in said.items() if value is not None},
         "at_bound": edge / sum(each.actions.size for each in datasets),
     }
 

@@ -50,6 +50,8 @@ def describe(policy: Policy, program: Program, choice: Choice, target: str, lice
     steps = [spec.chunk] if spec.chunk > 1 else []
     output = {"name": "actions", "shape": ["batch", *steps, spec.step_dim], "dtype": "float32"}
     output |= {"units": "of the data that was trained on", "low": low_high[0], "high": low_high[1]}
+    said = policy.info.get("data_statistics", {}).get("actions", {})
+    output |= {name: said[name] for name in ("names", "kind") if name in said}
     return {
         "format": FORMAT,
         "target": target,

@@ -82,6 +82,8 @@ def load_folder(
     }
     info: dict[str, Any] = {"file": str(root.absolute()), "observation_keys": list(layout.vectors), **(facts or {})}
     info |= {"cameras": chosen} if chosen else {}
+    if len(layout.action_names) == columns["actions"].shape[1]:
+        info["action_names"] = list(layout.action_names)
     left_out = [camera for camera in layout.cameras if camera not in chosen.values()]
     info |= {"left_out": left_out} if left_out else {}
     return build_dataset(columns, where=str(root), name=name, source=source, info=info)
