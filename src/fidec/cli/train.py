@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -112,7 +113,9 @@ def _in_processes(args: Processes, train: Callable[[], int]) -> int:
 
     if hosts.join(args.coordinator, args.process, args.processes):
         hosts.follow()
-        return 0
+        sys.stderr.flush()
+        # JAX would say goodbye to process 0, and would end this process with an error if that has ended already.
+        os._exit(0)
     with hosts.leading():
         return train()
 
