@@ -107,7 +107,7 @@ def load_mapped(path: Path, source: str, action_low: Any = None, action_high: An
     files = files_of(path, mapping)
     tables = [_read(path, file, mapping) for file in files]
     where = str(path)
-    whole = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+    whole: dict[str, Any] = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
     rows = len(whole["actions"])
     for name in ("terminals", "truncations", "success"):
         if name in whole:
@@ -130,7 +130,7 @@ def load_mapped(path: Path, source: str, action_low: Any = None, action_high: An
     bounds = (action_low, action_high) if given else (mapping.action_low, mapping.action_high)
     whole |= {"action_low": bounds[0], "action_high": bounds[1]}
     info: dict[str, Any] = {"file": str(path.absolute()), "files": len(tables), "rewards": mapping.rule}
-    if len(mapping.action) == np.shape(whole["actions"])[1] and not any("*" in name for name in mapping.action):
+    if len(mapping.action) == whole["actions"].shape[1] and not any("*" in name for name in mapping.action):
         info["action_names"] = list(mapping.action)
     info |= {} if mapping.action_kind is None else {"action_kind": mapping.action_kind}
     if any(file.suffix.lower() == SUFFIX for file in files):
