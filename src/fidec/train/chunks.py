@@ -23,9 +23,8 @@ def weights(spec: Spec, steps: np.ndarray) -> np.ndarray:
         steps[:, None] % spec.replan + ages * spec.replan < spec.chunk
     )
     number = usable.sum(axis=1, keepdims=True)  # i of the newest is number - 1
-    # Relative to the largest weight, so that no m overflows.
-    exponents = -(spec.ensemble or 0.0) * (number - 1 - ages)
-    raw = np.where(usable, np.exp(exponents - np.where(usable, exponents, -np.inf).max(axis=1, keepdims=True)), 0.0)
+    exponents = np.where(usable, -(spec.ensemble or 0.0) * (number - 1 - ages), -np.inf)
+    raw = np.exp(exponents - exponents.max(axis=1, keepdims=True))  # relative to the largest, so that no m overflows
     return raw / raw.sum(axis=1, keepdims=True)
 
 

@@ -19,7 +19,7 @@ def seen_by(config: RunConfig, dataset: OfflineDataset, *others: OfflineDataset)
         if is_mapped(each.actions):
             raise ConfigError(
                 f"--action-quantile and --delay need actions in memory, and those of {each.source} stay on the disk. "
-                "Convert the data instead"
+                "Leave the options out, or train on fewer rows: less than 1 GB of vectors is read into memory"
             )
     if config.action_quantile is not None:
         bounds = quantile_bounds(dataset, config.action_quantile)
