@@ -228,6 +228,16 @@ def test_a_variant_may_change_the_run(tmp_path):
         other.state()
 
 
+def test_a_variant_may_run_on_some_tasks_only():
+    def labels(pattern, *words):
+        return {job.variant.label for job in jobs_of("trust", patterns=(pattern,), words=words)}
+
+    chunked = {"fidec:nats chunk5", "fql chunk5"}
+    assert labels("cube-*") - labels("pen-*") == chunked
+    assert labels("*", "fql") == {"fql", "fql chunk5"}
+    assert labels("pen-*", "fql") == {"fql"}
+
+
 # --- TOML files -----------------------------------------------------------------------------------------------------
 
 ROBOT = 'name = "robot"\nenv = "my_package:Robot-v0"\ndata = "npz:robot.npz"'
@@ -329,7 +339,7 @@ def test_a_misspelt_method_on_a_task_of_the_paper_is_not_left_out_silently(tmp_p
     with pytest.raises(ConfigError, match=r"own\.toml: there is no method 'fqll'; did you mean fql"):
         jobs(find_suite(str(path)), out=tmp_path, data_dir=None)
     path.write_text(f'tasks = ["{CUBE}"]\nmethods = ["rlpd"]')
-    with pytest.raises(ConfigError, match="the paper has none of its methods on these tasks"):
+    with pytest.raises(ConfigError, match="none of these methods runs on these tasks"):
         jobs(find_suite(str(path)), out=tmp_path, data_dir=None)
 
 

@@ -127,7 +127,7 @@ def jobs(
         _check_options(suite, variants)
     for task in suite.choose_tasks(patterns):
         row = tasks.find(task.name, suite.setting) if task.id else None
-        for variant in variants:
+        for variant in (each for each in variants if each.runs_on(task.name)):
             own, length = task.options.get(variant.method, {}), steps or variant.run.get("steps", 0)
             changes = {**own, **variant.options}
             if scale is not None:
@@ -148,7 +148,7 @@ def jobs(
             elsewhere = row is not None and variant.method in _PAPER - row.paper.keys()
             made += new if words or not elsewhere else []
     if not made:
-        raise ConfigError(f"{suite}: the paper has none of its methods on these tasks. Name methods with --algos")
+        raise ConfigError(f"{suite}: none of these methods runs on these tasks. Name others with --algos or --tasks")
     return made
 
 
@@ -167,6 +167,8 @@ def _check_options(suite: Suite, variants: Sequence[Variant]) -> None:
     """Raise an error at options that would be ignored: of an unknown method, or that no method of the suite has."""
     scale = suite.scale or Scale(0)
     for variant in suite.variants:
+        for pattern in variant.tasks:
+            suite.choose_tasks([pattern])  # raises an error if there is none
         for name in sorted(variant.run.keys() - set(RUN_OPTIONS)):
             raise unknown("option in `run` of a suite's method", name, RUN_OPTIONS)
         try:

@@ -41,6 +41,7 @@ class Variant:
     run: Options = field(default_factory=dict)  # of `fidec train` (RUN_OPTIONS)
     suffix: str = ""  # distinguishes variants with the same preset
     paper: str = ""  # column of the paper's ablation; by default the method's column of the main table
+    tasks: tuple[str, ...] = ()  # patterns of the tasks that it runs on; by default all of the suite
 
     @property
     def name(self) -> str:
@@ -52,6 +53,9 @@ class Variant:
         """The head of its column: fql, fidec:paper, fidec:paper t0.80."""
         preset = "" if self.preset == "recommended" else f":{self.preset}"
         return f"{self.method}{preset} {self.suffix}".rstrip()
+
+    def runs_on(self, task: str) -> bool:
+        return not self.tasks or any(fnmatchcase(task, pattern) for pattern in self.tasks)
 
     def reported(self, task: str, setting: str = "offline") -> Any:
         """The paper's result on a task, in percent: a `Reported`, two of them in the online setting, or None."""
