@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fidec.data.mapped import chunks, is_mapped
+from fidec.data.moments import moments_of
 from fidec.errors import DataError
 from fidec.parts import Observations, arrays_of, is_image, map_parts, named, rows_of
 
@@ -172,12 +173,8 @@ def _read_only(array: Any) -> Any:
 
 
 def _mean_and_std(array: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    total = np.zeros(array.shape[1:])
-    mean = sum((part.sum(axis=0, dtype=np.float64) for part in chunks(array)), total) / len(array)
-    squares = sum((((part - mean) ** 2).sum(axis=0) for part in chunks(array)), total)
-    std = np.sqrt(squares / len(array))
-    std = np.where(std > 1e-6 * np.abs(mean), std, 1.0)  # rounding in float32 is not variation
-    return tuple(mean.tolist()), tuple(std.tolist())
+    found = moments_of(chunks(array))
+    return tuple(found.mean.tolist()), tuple(found.std.tolist())
 
 
 def returns_of(rewards: np.ndarray, masks: np.ndarray, terminals: np.ndarray, discount: float) -> np.ndarray:

@@ -5,13 +5,14 @@ They are stored in the policy (`fidec.train.session`) and read by the monitor of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from fidec.data.dataset import OfflineDataset
 from fidec.data.mapped import chunk_rows, chunks
+from fidec.data.moments import moments_of
 from fidec.parts import Observations, arrays_of, is_image, map_parts
 
 FRAMES = 4096  # images that are read of a data set, at equal distances: all of them may be many gigabytes
@@ -48,7 +49,7 @@ def data_statistics(datasets: Sequence[OfflineDataset]) -> dict[str, Any]:
     delta, if the data says them. `at_bound` is the share of action dimensions at a bound.
     """
     spec = datasets[0].spec
-    observations = _columns(lambda: _features(datasets))
+    observations = _columns(_features(datasets))
     mean, std = np.asarray(observations["mean"]), np.asarray(observations["std"])
     far = np.concatenate([distances(part, mean, std) for part in _features(datasets)])
     edge = sum(int((np.abs(part) > AT_BOUND).sum()) for each in datasets for part in chunks(each.actions))
@@ -58,9 +59,7 @@ def data_statistics(datasets: Sequence[OfflineDataset]) -> dict[str, Any]:
         "observations": observations,
         "distance": dict(zip(("p50", "p99", "max"), np.quantile(far, (0.5, 0.99, 1.0)).tolist(), strict=True)),
         "actions": _columns(
-            lambda: (
-                spec.to_user_units(part).astype(np.float64) for each in datasets for part in chunks(each.actions)
-            )
+            spec.to_user_units(part).astype(np.float64) for each in datasets for part in chunks(each.actions)
         )
         | {name: value for name, value in said.items() if value is not None},
         "at_bound": edge / sum(each.actions.size for each in datasets),
@@ -79,12 +78,6 @@ def _features(datasets: Sequence[OfflineDataset]) -> Iterator[np.ndarray]:
             yield features_of(map_parts(lambda array, chosen=chosen: array[chosen], each.observations))
 
 
-def _columns(parts: Any) -> dict[str, list[float]]:
-    """Mean, standard deviation and range of each column; `parts()` gives the rows, twice."""
-    totals = [(len(part), part.sum(axis=0), part.min(axis=0), part.max(axis=0)) for part in parts()]
-    counts, sums, lows, highs = zip(*totals, strict=True)
-    mean = np.sum(sums, axis=0) / sum(counts)
-    std = np.sqrt(sum(np.square(part - mean).sum(axis=0) for part in parts()) / sum(counts))
-    std = np.where(std > 1e-6 * np.abs(mean), std, 1.0)  # as in `observation_statistics`: a constant column
-    low, high = np.min(lows, axis=0), np.max(highs, axis=0)
-    return {name: value.tolist() for name, value in (("mean", mean), ("std", std), ("low", low), ("high", high))}
+def _columns(parts: Iterable[np.ndarray]) -> dict[str, list[float]]:
+    """Mean, standard deviation and range of each column, for JSON."""
+    return {name: value.tolist() for name, value in moments_of(parts)._asdict().items()}
