@@ -147,6 +147,11 @@ class Critic(Observer):
         return mlp(x).squeeze(-1)
 
 
+def of_heads(path: Sequence[Any]) -> bool:
+    """Whether an array at this path of a tree belongs to the heads of a `Critic`: its first axis is the ensemble."""
+    return any("VmapMLP" in str(key) for key in path)
+
+
 def with_output_bias(params: Any, value: float) -> Any:
     """The parameters of a `Critic` or a `Value`, with this value as the bias of the output layer."""
     modules = dict(params["params"])

@@ -108,23 +108,77 @@ def deflow_frozen(out: Path) -> list[float]:
     return method(out, "deflow", 20)
 
 
-def split(out: Path) -> dict:
-    """What the compiled program of ReBRAC does on eight devices: sums over devices, and rows in parts."""
-    from fidec import algos
-    from fidec.data import dataset_from_arrays
-    from fidec.data.feed import Data
-    from fidec.data.sampling import PLAIN
-    from fidec.train import loop
+def critics(out: Path) -> dict:
+    """ReBRAC with eight critics, split over two and eight devices and resumed on four, against one device."""
+    import jax
+
+    from fidec import dataset_from_arrays, fit, resume
+    from fidec.errors import ConfigError
     from fidec.train.devices import places_of
 
-    dataset = dataset_from_arrays(**random_columns())
-    algorithm = algos.make("rebrac", dataset.spec, hidden=(24,))
-    feed = Data.of([dataset], PLAIN).feed(0, 64, PLAIN)
+    dataset = dataset_from_arrays(**random_columns(rows=440))
+    settings: dict[str, Any] = {**SETTINGS, "algo": "rebrac", "options": {"hidden": (16, 16), "critics": 8}}
+    fit(dataset, out / "1", steps=40, devices=1, **settings)
+    for count in (2, 8):
+        fit(dataset, out / f"{count}", steps=40, devices=count, split_critics=True, **settings)
+    fit(dataset, out / "changed", steps=20, devices=8, split_critics=True, **settings)
+    resume(out / "changed", dataset, steps=40, devices=4, quiet=True)
+    refused = []
+    for algo, count, options in (("rebrac", 8, {"critics": 4}), ("rebrac", 1, {"critics": 8}), ("bc", 8, {})):
+        try:
+            given = {**settings, "algo": algo, "options": options}
+            fit(dataset, out / "refused", steps=20, devices=count, split_critics=True, **given)
+        except ConfigError as error:
+            refused.append(str(error))
+
+    algorithm, feed = _rebrac(dataset, critics=8)
+    (place,) = places_of(8, 1, split_critics=True)
+    steps, arguments = _lowered(algorithm, feed, place)
+    carry = steps.compile()(*arguments)
+    paths = jax.tree.leaves_with_path(carry.state)
+    parts = {jax.tree_util.keystr(path): leaf.sharding.shard_shape(leaf.shape)[:1] for path, leaf in paths}
+    return {
+        "distances": [distance(out / name, out / "1", 40) for name in ("2", "8", "changed")],
+        "refused": refused,
+        "heads": sorted({size for name, size in parts.items() if "VmapMLP" in name}),
+        "others": sum(not leaf.sharding.is_fully_replicated for path, leaf in paths if "VmapMLP" not in str(path)),
+        "count": sum("VmapMLP" in name for name in parts),
+    }
+
+
+def split(out: Path) -> dict:
+    """What the compiled program of ReBRAC does on eight devices: sums over devices, and rows in parts."""
+    from fidec.data import dataset_from_arrays
+    from fidec.train.devices import places_of
+
+    algorithm, feed = _rebrac(dataset_from_arrays(**random_columns()))
     (place,) = places_of(8, 1)
-    keys, carry = place.put((loop.keys_of(0), loop.start(algorithm, 0, loop.example_batch(feed.example))))
-    lowered = loop.make_steps(algorithm, PLAIN, place=place).lower(keys, carry, place.example(feed.example), 0, 1)
-    text = lowered.compile().as_text()
+    text = _lowered(algorithm, feed, place)[0].compile().as_text()
     return {"sums": text.count("all-reduce("), "parts": text.count("f32[8,24]"), "whole": text.count("f32[64,24]")}
+
+
+def _rebrac(dataset: Any, **options: Any) -> tuple[Any, Any]:
+    from fidec import algos
+    from fidec.data.feed import Data
+    from fidec.data.sampling import PLAIN
+
+    return algos.make("rebrac", dataset.spec, hidden=(24,), **options), Data.of([dataset], PLAIN).feed(0, 64, PLAIN)
+
+
+def _lowered(algorithm: Any, feed: Any, place: Any) -> tuple[Any, tuple]:
+    """The lowered steps, and arguments for one step."""
+    from fidec.data.sampling import PLAIN
+    from fidec.train import loop
+
+    keys, carry = place.put((loop.keys_of(0), loop.start(algorithm, 0, loop.example_batch(feed.example))))
+    steps = loop.make_steps(algorithm, PLAIN, place=place)
+    numbers = np.int32(0), np.int32(1)
+    return steps.lower(keys, carry, place.example(feed.example), *numbers), (
+        keys,
+        carry,
+        place.put_chunk(feed.at(0)[0]),
+        *numbers,
+    )
 
 
 if __name__ == "__main__":

@@ -71,6 +71,19 @@ def test_each_device_computes_with_its_rows(tmp_path):
 
 
 @pytest.mark.slow
+def test_critics_split_over_devices(tmp_path):
+    found = device_runs.run("critics", tmp_path, timeout=600)
+    assert max(found["distances"]) < TOLERANCE
+    assert found["heads"] == [[1]]  # each of eight devices has one of eight critics
+    assert found["count"] == 24  # 6 arrays of the heads: parameters, targets and both moments of Adam
+    assert found["others"] == 0
+    uneven, alone, none = found["refused"]
+    assert "rebrac has 4 critics, expected a multiple of the 8 devices" in uneven
+    assert "give --devices, or leave it out" in alone
+    assert "bc has no critics" in none
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fidec", "fql", "deflow_frozen"])
 def test_methods_with_and_without_a_frozen_flow(method, tmp_path):
     assert max(device_runs.run(method, tmp_path)) < TOLERANCE

@@ -128,6 +128,9 @@ class RunConfig:
     """Split each batch over this many devices of the machine, a divisor of --batch-size. The result is that of one
     device up to rounding. By default one: networks of the usual sizes are too small to gain from more. Several
     --seeds are spread over all devices, each run on one. An online phase uses one."""
+    split_critics: bool = False
+    """With --devices: each device has a part of the critics of the ensemble, and their optimiser, instead of all.
+    --algo.critics must be a multiple of the devices. For large ensembles."""
     steps: Annotated[int, tyro.conf.arg(aliases=["--offline-steps"])] = _BY_PROTOCOL
     """Gradient steps on the data. By default as in the task's protocol; without a --task 100,000."""
     online_steps: int = 0
@@ -362,6 +365,7 @@ class RunConfig:
             "check_data",
             "memory_limit",
             "devices",
+            "split_critics",
             "eval_envs",
             "eval_background",
             "track",

@@ -179,7 +179,7 @@ def _follower(facts: dict[str, Any]) -> tuple[Single, Run, Chunk]:
     carry = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), template)
     feed: Any = _Example(chunk)
     run = Run(keys=loop.keys_of(facts["seed"]), feed=feed, carry=carry)
-    return Single(algorithm, sampling, spec, run, spread_over(facts["devices"])), run, chunk
+    return Single(algorithm, sampling, spec, run, spread_over(facts["devices"], facts["split_critics"])), run, chunk
 
 
 def _facts(config: RunConfig, spec: Spec, sampling: Sampling, feed: Feed) -> dict[str, Any]:
@@ -190,6 +190,7 @@ def _facts(config: RunConfig, spec: Spec, sampling: Sampling, feed: Feed) -> dic
         "options": dataclasses.asdict(config.options),
         "seed": config.seed,
         "devices": config.devices or 1,
+        "split_critics": config.split_critics,
         "frozen": config.has_flow,
         "spec": dataclasses.asdict(spec),
         "sampling": dataclasses.asdict(sampling),

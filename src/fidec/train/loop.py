@@ -80,11 +80,11 @@ def make_steps(algorithm: Algorithm, sampling: Sampling = PLAIN, *, looped: bool
 
     The chunk has the rows of all these steps. The carry is donated: its buffers are reused, and the caller must not
     use it again. Unless `looped`, only the update of step `first` is made. At a `place` of several devices each of
-    them computes with its part of the rows, and all have the same carry.
+    them computes with its part of the rows, and all have the same carry, but for critics that are split.
     """
     body = _body(algorithm, sampling, place)
 
-    @partial(jax.jit, donate_argnums=1, out_shardings=place.whole)
+    @partial(jax.jit, donate_argnums=1, out_shardings=place.whole if place.heads is None else None)
     def steps(keys: Keys, carry: Carry, chunk: Chunk, first: jax.Array, last: jax.Array) -> Carry:
         if not looped:
             return body(keys, carry, chunk, first)

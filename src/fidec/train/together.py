@@ -61,7 +61,7 @@ class Together:
     def _train(self, runs: list[Session], count: int) -> None:
         if self._program is None:
             before, run = time.perf_counter(), runs[0]
-            places = places_of(run.config.devices, len(self.runs))
+            places = places_of(run.config.devices, len(self.runs), run.config.split_critics)
             lead = partial(Leader, config=run.config, signals=self._signals) if jax.process_count() > 1 else None
             self._program = Program(run.algorithm, run.sampling, run.spec, runs, places=places, single=lead)
             for each in runs:
