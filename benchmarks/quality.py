@@ -20,7 +20,8 @@ import numpy as np
 from fidec.cli.demo import SCALE, TASK
 from fidec.cli.output import parse, print_json, print_table
 from fidec.console import Output
-from fidec.train.config import RunConfig, resolve_options
+from fidec.train.config import RunConfig
+from fidec.train.protocol import resolve_options
 from fidec.train.run import train
 
 

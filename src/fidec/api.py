@@ -14,7 +14,8 @@ from fidec.envs.video import check_video
 from fidec.errors import ConfigError
 from fidec.register import unknown
 from fidec.train.assess import Assessment
-from fidec.train.config import RunConfig, resolve_options
+from fidec.train.config import RunConfig
+from fidec.train.protocol import resolve_options
 from fidec.train.run import Result, train, train_seeds
 from fidec.train.session import Callback
 

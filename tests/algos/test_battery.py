@@ -20,7 +20,8 @@ from fidec.algos.common.base import METHODS
 from fidec.errors import ConfigError
 from fidec.store.trees import load_tree, save_tree
 from fidec.train.acting import dials, select_act
-from fidec.train.policy import Policy, load_policy
+from fidec.train.loading import load_policy
+from fidec.train.policy import Policy
 from fidec.types import Spec
 from helpers.algorithms import assert_close, equal, fast_jit, make_batch, with_params
 

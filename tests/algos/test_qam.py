@@ -9,7 +9,7 @@ import pytest
 
 from fidec import algos
 from fidec.errors import ConfigError
-from fidec.train.config import resolve_options
+from fidec.train.protocol import resolve_options
 from fidec.types import Spec
 from helpers import some
 from helpers.algorithms import equal, fast_jit, make_batch, scaled, with_params

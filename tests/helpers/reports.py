@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fidec.store.rundir import RunDirectory
-from fidec.train.config import RunConfig, resolve_options
+from fidec.train.config import RunConfig
+from fidec.train.protocol import resolve_options
 from fidec.train.resolve import resolve
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&</script><script>alert(2)</script>"

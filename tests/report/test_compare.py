@@ -11,7 +11,8 @@ import pytest
 from fidec.report.compare import compare, options_table, table, title, to_json
 from fidec.stats import nested_mean
 from fidec.store.rundir import RunDirectory
-from fidec.train.config import RunConfig, resolve_options
+from fidec.train.config import RunConfig
+from fidec.train.protocol import resolve_options
 from fidec.train.resolve import resolve
 from helpers import some
 from helpers.runs import check_error

@@ -14,8 +14,10 @@ from fidec import algos, api, cli, tasks
 from fidec.cli.train import _picked, read_args
 from fidec.errors import ConfigError
 from fidec.tasks.benchmark import FAMILIES
-from fidec.train.config import RunConfig, resolve_options
+from fidec.train.config import RunConfig
+from fidec.train.protocol import resolve_options
 from fidec.train.resolve import resolve
+from fidec.train.stored import config_of
 
 
 @pytest.mark.parametrize(
@@ -151,12 +153,12 @@ def test_a_tasks_own_data(task, source):
 
 def test_the_configuration_of_an_older_run_can_be_read():
     stored = resolve(RunConfig(task="door-cloned-v1")).to_json()
-    assert RunConfig.from_json(json.loads(json.dumps(stored))) == resolve(RunConfig(task="door-cloned-v1"))
+    assert config_of(json.loads(json.dumps(stored))) == resolve(RunConfig(task="door-cloned-v1"))
     older = {name: value for name, value in stored.items() if name not in ("success_timing", "memory_limit")}
     older |= {"steps": 15_000, "eval_interval": 7_500}
-    config = RunConfig.from_json(older)
+    config = config_of(older)
     assert (config.success_timing, config.memory_limit, config.steps) == ("pre", None, 15_000)
-    assert RunConfig.from_json({"algo": "fidec"}).steps == 100_000
+    assert config_of({"algo": "fidec"}).steps == 100_000
 
 
 @pytest.mark.parametrize(
@@ -171,7 +173,7 @@ def test_the_configuration_of_an_older_run_can_be_read():
 )
 def test_a_stored_configuration_with_a_value_of_another_type_is_refused(change, words):
     with pytest.raises(ConfigError, match=words):
-        RunConfig.from_json({"algo": "fidec", **change})
+        config_of({"algo": "fidec", **change})
 
 
 def test_train_says_what_it_picked_and_from_where():

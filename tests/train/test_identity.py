@@ -14,8 +14,8 @@ from fidec.errors import EnvError, FidecError, RunError
 from fidec.store import files
 from fidec.store.rundir import RunDirectory
 from fidec.store.schema import parse_json
-from fidec.train.config import RunConfig
 from fidec.train.session import Session
+from fidec.train.stored import config_of
 from helpers.faults import mutated
 from helpers.runs import random_columns
 
@@ -97,7 +97,7 @@ def test_a_run_without_its_checkpoints_does_not_start_again(run, dataset, kept):
 
 def test_a_policy_says_which_configuration_and_data_it_is_from(run, dataset):
     info, config = fidec.load_policy(run).info, RunDirectory.open(run, read_only=True).read_config()
-    assert info["config_sha256"] == files.sha256_json(RunConfig.from_json(config).fixed())
+    assert info["config_sha256"] == files.sha256_json(config_of(config).fixed())
     assert info["data_sha256"] == dataset.sha256
 
 

@@ -16,6 +16,7 @@ from fidec.train.acting import dials
 from fidec.train.config import RunConfig
 from fidec.train.policy import Policy
 from fidec.train.resolve import resolve
+from fidec.train.stored import config_of
 from helpers.algorithms import fast_jit, make_batch
 
 OPTIONS = {"hidden": (8,), "flow_steps": 2}
@@ -98,7 +99,7 @@ def test_the_default_is_on_for_own_data_and_off_for_a_task_and_for_older_runs():
     assert resolve(RunConfig(task=task, normalize_observations=True)).normalize_observations is True
     older = resolve(RunConfig(data="npz:x.npz")).to_json()
     del older["normalize_observations"]
-    assert RunConfig.from_json(older).normalize_observations is False
+    assert config_of(older).normalize_observations is False
 
 
 def test_a_policy_of_an_older_version_is_read(tmp_path):

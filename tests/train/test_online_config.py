@@ -12,6 +12,7 @@ from fidec.tasks.reported import ONLINE_METHODS
 from fidec.train.buffer import check_buffer
 from fidec.train.config import OnlineConfig, RunConfig
 from fidec.train.resolve import resolve
+from fidec.train.stored import config_of
 
 TASK = "cube-double-play-singletask-v0"
 
@@ -76,10 +77,10 @@ def test_options_are_those_of_the_online_table():
 
 def test_a_configuration_is_read_back_also_from_a_file_without_online_options():
     config = online("calql", online=OnlineConfig(updates=3, capacity=500))
-    assert RunConfig.from_json(config.to_json()) == config
+    assert config_of(config.to_json()) == config
     older = resolve(RunConfig(task=TASK, algo="fql")).to_json()
     del older["online"], older["online_steps"]
-    assert RunConfig.from_json(older).online_steps == 0
+    assert config_of(older).online_steps == 0
 
 
 @pytest.mark.parametrize(

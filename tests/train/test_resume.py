@@ -20,9 +20,9 @@ from fidec.errors import CheckpointError, ConfigError, NonFiniteError, OutOfMemo
 from fidec.store import files
 from fidec.store.rundir import RunDirectory
 from fidec.train import dispatch, together
-from fidec.train.config import RunConfig
 from fidec.train.run import Preempted
 from fidec.train.session import Session
+from fidec.train.stored import config_of
 from helpers import some
 from helpers.runs import fingerprint, random_columns, read_rows
 
@@ -270,7 +270,7 @@ def test_the_configuration_is_read_back_and_checked(tmp_path, dataset, whole):
     path = tmp_path / "run" / "config.json"
     shutil.copytree(whole(), tmp_path / "run")
     stored = RunDirectory.open(tmp_path / "run", read_only=True).read_config()
-    config = RunConfig.from_json(stored)
+    config = config_of(stored)
     assert config.to_json() == stored
     for change in ({"steps": "many"}, {"options": {"jitters": 1.0}}, {"colour": 1}, {"algo": 3}, {"seed": None}):
         path.write_text(json.dumps({**dataclasses.asdict(config), "out": None, **change}))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fidec.audit.sentences import follows, number
 from fidec.store.rundir import RunDirectory
-from fidec.train.config import read_config
+from fidec.train.stored import read_config
 
 
 def end_of_training(directory: Path) -> str | None:

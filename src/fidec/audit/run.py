@@ -15,9 +15,9 @@ from fidec.data import OfflineDataset
 from fidec.errors import ConfigError
 from fidec.store import versions
 from fidec.store.rundir import RunDirectory
-from fidec.train.config import read_config
 from fidec.train.origin import check_data, observations_at
 from fidec.train.policy import Policy
+from fidec.train.stored import read_config
 
 
 def audit(

@@ -17,7 +17,8 @@ from fidec.store.jsonl import parse_line
 from fidec.store.lock import is_held, is_locked
 from fidec.store.records import ROWS
 from fidec.store.rundir import LOCK, RunDirectory, check_no_results
-from fidec.train.config import RunConfig, read_config
+from fidec.train.config import RunConfig
+from fidec.train.stored import read_config
 
 RESUME = ("train", "--resume")  # and the run directories
 

@@ -14,8 +14,9 @@ from fidec.envs.factory import factory_of
 from fidec.errors import ConfigError, naming
 from fidec.register import unknown
 from fidec.store.schema import check
-from fidec.train.config import RunConfig, resolve_options
+from fidec.train.config import RunConfig
 from fidec.train.flow_first import frozen_of
+from fidec.train.protocol import resolve_options
 from fidec.train.resolve import resolve, seed_name
 from fidec.types import Spec
 

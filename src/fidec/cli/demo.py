@@ -78,9 +78,11 @@ def main(argv: list[str]) -> int:
 def _train(args: DemoArgs) -> Path:
     """Train or resume the run; the result is its directory."""
     from fidec.store.rundir import RunDirectory
-    from fidec.train.config import RunConfig, read_config, resolve_options
+    from fidec.train.config import RunConfig
+    from fidec.train.protocol import resolve_options
     from fidec.train.resolve import resolve
     from fidec.train.run import resume, train
+    from fidec.train.stored import read_config
 
     config = resolve(
         RunConfig(

@@ -58,7 +58,7 @@ def main(argv: list[str]) -> int:
     from fidec.serve.run import bind, serve
     from fidec.serve.security import Gate, read_token
     from fidec.serve.server import Server
-    from fidec.train.policy import load_policy
+    from fidec.train.loading import load_policy
 
     token = read_token(args.host, args.token_file)
     policy = load_policy(args.directory)

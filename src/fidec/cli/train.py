@@ -21,8 +21,9 @@ from fidec.cli.output import import_from_here, interval, parse, print_json
 from fidec.errors import ConfigError, naming
 from fidec.register import unknown
 from fidec.tasks import describe
-from fidec.train.config import OnlineConfig, RunConfig, protocol_values, published_options
+from fidec.train.config import OnlineConfig, RunConfig
 from fidec.train.configfile import REPLACED, ConfigFile
+from fidec.train.protocol import protocol_values, published_options
 from fidec.train.resolve import resolve
 
 

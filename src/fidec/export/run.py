@@ -17,8 +17,9 @@ from fidec.store.directories import replacing_directory
 from fidec.store.rundir import EXPORT, check_links
 from fidec.store.staging import local_run
 from fidec.train.config import RunConfig
+from fidec.train.loading import load_policy
 from fidec.train.origin import check_data, data_of
-from fidec.train.policy import Policy, load_policy
+from fidec.train.policy import Policy
 
 TARGETS = tuple(card.FILES)
 COUNT = 1000  # observations of each kind that an export is compared at

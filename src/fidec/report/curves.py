@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from fidec.errors import RunError
 from fidec.plots import BLUE, GREEN, GREY, INK, ORANGE, new_figure, save_figure, style_axes
 from fidec.store.rundir import RunDirectory
-from fidec.train.config import read_config
+from fidec.train.stored import read_config
 
 
 def draw_curves(run: str | Path, path: str | Path, comparison: dict[str, Any] | None = None) -> Path:

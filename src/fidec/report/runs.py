@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from fidec import tasks
 from fidec.errors import FidecError, RunError
 from fidec.store.rundir import RunDirectory, runs_below
-from fidec.train.config import RunConfig, read_config
+from fidec.train.config import RunConfig
+from fidec.train.stored import read_config
 
 SUCCESS, NORMALISED, RETURN, OTHER = "success in percent", "normalised score", "return", "score"  # the units
 # Fields that change neither what is learned nor how it is evaluated.

@@ -40,7 +40,7 @@ class Environment(TypedDict, total=False):
 
 
 class Config(TypedDict, total=False):
-    """What is read without the method. `RunConfig.from_json` checks the rest."""
+    """What is read without the method. `train.stored.config_of` checks the rest."""
 
     algo: str
     preset: str

@@ -14,10 +14,12 @@ from fidec.store import files
 from fidec.store.rundir import RunDirectory, check_links
 from fidec.store.staging import local_run
 from fidec.train.acting import lane_actor
-from fidec.train.config import RunConfig, read_config
+from fidec.train.config import RunConfig
 from fidec.train.evaluate import Evaluator
-from fidec.train.policy import Policy, load_policy
+from fidec.train.loading import load_policy
+from fidec.train.policy import Policy
 from fidec.train.resolve import resolve
+from fidec.train.stored import read_config
 from fidec.types import Spec
 
 

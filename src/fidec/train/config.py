@@ -11,23 +11,18 @@ from typing import Annotated, Any, Literal, cast
 
 import tyro
 
-from fidec import algos, tasks
 from fidec.algos.common.base import check_choices
 from fidec.data.dataset import OfflineDataset
 from fidec.data.source import load_dataset
 from fidec.data.windows import Window
-from fidec.errors import ConfigError, RunError
+from fidec.errors import ConfigError
 from fidec.store.remote import as_url
-from fidec.store.rundir import RunDirectory
-from fidec.store.schema import check
-from fidec.types import Part, Spec
 
 _BY_PROTOCOL = cast(int, None)  # None until `resolve` takes the value of the task's protocol
-_PROTOCOL_FIELDS = ("steps", "eval_interval", "eval_episodes")
-_OWN_DATA = {"steps": 100_000, "eval_interval": 10_000, "eval_episodes": 50}  # of runs without a task
+PROTOCOL_FIELDS = ("steps", "eval_interval", "eval_episodes")
 # Of runs whose preset does not say otherwise (`Method.runs`).
-_USUAL = {"flow_updates": 0, "value_start": "zero", "reward_scale": 1.0}
-_PATHS = ("data_dir", "out", "init_from", "flow")
+USUAL = {"flow_updates": 0, "value_start": "zero", "reward_scale": 1.0}
+PATHS = ("data_dir", "out", "init_from", "flow")
 
 
 @dataclass(frozen=True)
@@ -345,9 +340,9 @@ class RunConfig:
         return load_dataset(source, cache_dir=self.data_dir, **bounds)
 
     def to_json(self) -> dict[str, Any]:
-        """Values for a JSON file, from which `from_json` makes an equal configuration."""
+        """Values for a JSON file, from which `stored.config_of` makes an equal configuration."""
         values = dataclasses.asdict(self)
-        for name in _PATHS:
+        for name in PATHS:
             values[name] = None if values[name] is None else as_url(values[name]) or str(values[name])
         return values
 
@@ -373,113 +368,11 @@ class RunConfig:
         values = json.loads(json.dumps({name: v for name, v in self.to_json().items() if name not in free}))
         return values | {f"algo.{name}": value for name, value in values.pop("options").items()}
 
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> RunConfig:
-        """The configuration that `to_json` wrote, checked again, because the file may have been edited."""
-        values = dict(values)
-        unknown = set(values) - {f.name for f in dataclasses.fields(cls)}
-        if unknown or "algo" not in values:
-            raise ConfigError(f"not a run's configuration: unknown or missing {sorted(unknown) or ['algo']}")
-        try:
-            tables = {name: values.pop(name, None) or {} for name in ("options", "online")}
-            check(tables, dict[str, dict])
-            if not values.get("online_steps") and tables["online"].get("freeze_flow") is False:
-                del tables["online"]["freeze_flow"]  # the default of a version that had no other
-            check({name: value for name, value in values.items() if value is not None}, cls)
-            kind = algos.get(values["algo"]).config_for(tables["options"])
-            options, online = (
-                config_from_json(kind, tables["options"]),
-                config_from_json(OnlineConfig, tables["online"]),
-            )
-            for name in _PATHS:
-                values[name] = None if values.get(name) is None else Path(values[name])
-            for name in ("action_low", "action_high"):
-                values[name] = None if values.get(name) is None else tuple(values[name])
-            values = {"normalize_observations": False, **_USUAL} | values  # of a version without these fields
-            return with_protocol(cls(**values, options=options, online=online))
-        except (TypeError, ValueError, AttributeError) as error:  # a value of another type, written by hand
-            raise ConfigError(f"not a run's configuration: {error}") from error
-
-
-def read_config(directory: RunDirectory) -> RunConfig:
-    """The configuration of a run; RunError if its file is damaged or of another version."""
-    try:
-        return RunConfig.from_json(directory.read_config())
-    except ConfigError as error:
-        raise RunError(f"{directory.config}: {error}") from error
-
 
 def _at_least(least: int, name: str, value: int | None) -> None:
-    if value is None and name in (*_PROTOCOL_FIELDS, *_USUAL):
+    if value is None and name in (*PROTOCOL_FIELDS, *USUAL):
         return
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise ConfigError(f"{name} must be a whole number, not {value!r}")
     if value < least:
         raise ConfigError(f"{name} must be at least {least}, not {value}")
-
-
-def config_from_json(config: type, values: dict[str, Any]) -> Any:
-    """A method's configuration from JSON, where tuples became lists."""
-    known = {f.name for f in dataclasses.fields(config)}
-    if unknown := sorted(set(values) - known):
-        raise ConfigError(f"{config.__name__} has no option {', '.join(unknown)}: it was written by another version")
-    try:
-        check(values, config)
-    except ValueError as error:
-        raise ConfigError(f"the options of {config.__name__}: {error}") from error
-    return config(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
-
-
-def spec_from_json(values: dict[str, Any]) -> Spec:
-    """A specification from JSON, also of a version without parts."""
-    spec = config_from_json(Spec, values)
-    return dataclasses.replace(spec, parts=tuple(config_from_json(Part, each) for each in spec.parts))
-
-
-def resolve_options(algo: str, preset: str, task: str | None, setting: str = "offline", **fields: Any) -> Any:
-    """The method's options: those of the preset, changed by the task's published options, then by `fields`."""
-    return algos.get(algo).configure(preset, **{**task_options(algo, preset, task, setting), **fields})
-
-
-def task_options(algo: str, preset: str, task: str | None, setting: str = "offline") -> dict[str, Any]:
-    """The values of a task's published options."""
-    return {name: option.value for name, option in published_options(algo, preset, task, setting).items()}
-
-
-def published_options(
-    algo: str, preset: str, task: str | None, setting: str = "offline"
-) -> dict[str, tasks.Published]:
-    """The published options of a task that the method has, each with its source.
-
-    A preset that sets up a run has none: it is the same for all tasks.
-    """
-    family = tasks.family_of(task) if task and preset not in algos.get(algo).runs else None
-    published = family.options(algo, preset, setting) if family else {}
-    fields = {field.name for field in dataclasses.fields(algos.get(algo).config)}
-    return {name: option for name, option in published.items() if name in fields}
-
-
-def protocol_values(task: str | None, algo: str, setting: str = "offline") -> dict[str, int]:
-    """Steps, evaluation interval and episodes of the task's protocol, or of any run without a task."""
-    if task is None:
-        return dict(_OWN_DATA)
-    protocol = tasks.protocol_of(task, algo, setting)
-    return {name: getattr(protocol, name) for name in _PROTOCOL_FIELDS}
-
-
-def with_protocol(config: RunConfig) -> RunConfig:
-    """The configuration with steps and evaluations of the task's protocol where they were not given.
-
-    The flow's updates, the start and the scale of values are those of the preset.
-    """
-    values = protocol_values(config.task, config.algo, config.setting) | _USUAL
-    runs = algos.get(config.algo).runs.get(config.preset, {})
-    for name in sorted(runs.keys() - {*_USUAL, "normalize_observations", "n_step"}):
-        raise ConfigError(f"the preset {config.preset} of {config.algo} sets up runs: it cannot set {name}")
-    if config.init_from is None:  # else as in the run that it starts from
-        values |= runs
-    if "n_step" in values:
-        values["n_step"] = max(values["n_step"], config.chunk)
-    if config.flow is not None:
-        values["flow_updates"] = 0
-    return dataclasses.replace(config, **{n: v for n, v in values.items() if getattr(config, n) is None})

@@ -17,7 +17,8 @@ from fidec.envs.factory import is_function
 from fidec.errors import ConfigError, naming
 from fidec.store.rundir import MARKER, check_config
 from fidec.store.tables import TableReader, read_table
-from fidec.train.config import RunConfig, resolve_options, task_options
+from fidec.train.config import RunConfig
+from fidec.train.protocol import resolve_options, task_options
 
 REPLACED = ("task", "env", "data", "buffer", "preset")  # given elsewhere, they change what the file's values mean
 _TABLE = "`options` (and `sha256`, if it is there)"  # what to delete from a copy of a run's config.json

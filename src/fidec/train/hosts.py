@@ -27,10 +27,11 @@ from fidec.data.sampling import Sampling
 from fidec.data.windows import Window
 from fidec.errors import ConfigError, RunError
 from fidec.train import loop
-from fidec.train.config import RunConfig, config_from_json, spec_from_json
+from fidec.train.config import RunConfig
 from fidec.train.devices import Place, spread_over
 from fidec.train.dispatch import Run, Single
 from fidec.train.flow_first import frozen_of
+from fidec.train.stored import config_from_json, spec_from_json
 from fidec.types import Batch, Spec
 
 START_SECONDS, HEARTBEAT_SECONDS = (

@@ -24,8 +24,9 @@ from fidec.store import files, trees
 from fidec.store.checkpoint import STATE, Checkpoints
 from fidec.store.directories import replacing_directory
 from fidec.store.rundir import RunDirectory
-from fidec.train.config import RunConfig, read_config, spec_from_json
-from fidec.train.policy import load_policy
+from fidec.train.config import RunConfig
+from fidec.train.loading import load_policy
+from fidec.train.stored import read_config, spec_from_json
 from fidec.types import Spec
 
 _STATE = "state/"  # the method's part of a checkpoint

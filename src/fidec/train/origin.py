@@ -11,8 +11,9 @@ from fidec.data import OfflineDataset
 from fidec.errors import ConfigError, DataError, RunError
 from fidec.parts import Observations, map_parts
 from fidec.store.rundir import RunDirectory
-from fidec.train.config import RunConfig, read_config
+from fidec.train.config import RunConfig
 from fidec.train.policy import Policy
+from fidec.train.stored import read_config
 from fidec.train.view import seen_by
 from fidec.types import Spec
 

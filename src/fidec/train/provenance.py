@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fidec import algos, tasks
-from fidec.train.config import RunConfig, protocol_values, published_options, resolve_options
+from fidec.train.config import RunConfig
 from fidec.train.configfile import ARRAYS
+from fidec.train.protocol import protocol_values, published_options, resolve_options
 from fidec.train.resolve import resolve
 
 GIVEN, DEFAULT = "given", "default"

@@ -10,7 +10,8 @@ from fidec.data.source import SOURCES, absolute_source
 from fidec.errors import ConfigError
 from fidec.launch import env_processes, usable_cores
 from fidec.store.staging import local_run
-from fidec.train.config import OnlineConfig, RunConfig, resolve_options, with_protocol
+from fidec.train.config import OnlineConfig, RunConfig
+from fidec.train.protocol import resolve_options, with_protocol
 
 
 def resolve(config: RunConfig) -> RunConfig:

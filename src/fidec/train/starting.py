@@ -18,11 +18,13 @@ from fidec.store.rundir import RunDirectory, check_no_results
 from fidec.store.staging import stage_existing, stage_new
 from fidec.store.trackers import check_installed
 from fidec.train.checks import check_agree, check_data, check_method, check_rewards, check_same_data, with_data
-from fidec.train.config import OnlineConfig, RunConfig, read_config, task_options
+from fidec.train.config import OnlineConfig, RunConfig
 from fidec.train.configfile import ARRAYS
 from fidec.train.devices import check_devices
 from fidec.train.initial import Initial, with_initial
+from fidec.train.protocol import task_options
 from fidec.train.resolve import resolve, resolve_online
+from fidec.train.stored import read_config
 from fidec.train.view import seen_by
 from fidec.types import Part, Spec
 

@@ -10,7 +10,8 @@ from fidec.errors import FidecError, RunError
 from fidec.report.runs import OTHER, SUCCESS, find_runs, unit_of
 from fidec.store import files
 from fidec.store.rundir import AUDIT, COMPARISON, LADDER, RunDirectory
-from fidec.train.config import RunConfig, read_config
+from fidec.train.config import RunConfig
+from fidec.train.stored import read_config
 
 Rows = list[dict[str, Any]]
 
