@@ -38,6 +38,13 @@ def test_the_progress_of_a_job(two):
     assert two[1].progress() == Progress(0, None, None, None)
 
 
+def test_the_updates_of_a_flow_that_is_trained_first(two):
+    flow = two[1].directory / "flow"
+    flow.mkdir(parents=True)
+    write_rows(flow, train=[{"step": 500}, {"step": 1_000}], time=[], eval=[])
+    assert cells(two[1], two[1].progress()) == ("step 0/10000", "flow first, update 1000", "", "")
+
+
 def test_the_progress_of_an_online_job_is_that_of_its_phase(tmp_path):
     """In the offline phase the speed of the environment is not known yet."""
     (job,) = small_jobs("paper-online", tmp_path, "fql", patterns=("scene-*",))

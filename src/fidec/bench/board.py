@@ -76,9 +76,10 @@ class Board:
 def cells(job: RunJob, progress: Progress) -> tuple[str, str, str, str]:
     """Step, speed, time left and last score as text."""
     until = "left" if progress.step >= job.plan.steps or not job.plan.online_steps else "to the online phase"
+    before = f"flow first, update {progress.flow}" if progress.flow else "starting"
     return (
         f"step {progress.step}/{job.plan.total}",
-        f"{progress.rate:.0f} steps/s" if progress.rate else "starting",
+        f"{progress.rate:.0f} steps/s" if progress.rate else before,
         f"{duration(progress.left)} {until}" if progress.left is not None else "",
         f"score {progress.score:.1f}" if progress.score is not None else "",
     )

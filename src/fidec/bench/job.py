@@ -30,6 +30,7 @@ class Progress(NamedTuple):
     rate: float | None  # steps a second
     left: float | None  # seconds to the end of the phase; the speed of the online phase is not known before it begins
     score: float | None  # of the last evaluation
+    flow: int = 0  # updates of the behaviour flow, while it is trained before the rest
 
 
 class RunJob(ABC):
@@ -106,7 +107,8 @@ class RunJob(ABC):
         rate = times[0].get("time/steps_per_second") if times[0].get("step", 0) > begin else None
         evaluations = sum(score.get("step", 0) < due <= end for due in plan.evaluations)
         left = (end - step) / rate + evaluations * times[1].get("time/evaluation", 0.0) if rate else None
-        return Progress(step, rate, left, score.get("evaluation/score"))
+        flow = 0 if step else last_row(self.directory / "flow" / "train.jsonl").get("step", 0)
+        return Progress(step, rate, left, score.get("evaluation/score"), flow)
 
 
 def command(jobs: Sequence[RunJob]) -> list[str]:
