@@ -1,8 +1,10 @@
 """What the scheduler adds to a job: `python -m benchmarks.schedule [--on local|ray] [--jobs 10000] [--json]`.
 
-Each job is a process that does nothing but note that it ran. One in a hundred kills its own process at its first
-attempt. On Ray such a job is submitted again. On this machine it is reported as failed, and a second call of the
-scheduler continues it, as the same command of a user would. At the end every job must have ended exactly once.
+Each job is a process that does nothing but note that it ran. With `--inside` it is a function that takes milliseconds
+in a worker of Ray, so that the scheduler and Ray are what is measured. One in a hundred kills its own process, or
+worker, at its first attempt. On Ray such a job is submitted again. On this machine it is reported as failed, and a
+second call of the scheduler continues it, as the same command of a user would. At the end every job must have ended
+exactly once.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +22,7 @@ from typing import Any
 
 from fidec.bench import schedule
 from fidec.cli.output import parse, print_json, print_table
+from fidec.executors import attempt
 from fidec.executors.executor import EXECUTORS, Request
 from fidec.store.lock import is_locked
 from fidec.train.loop import Signals
@@ -50,8 +53,17 @@ class BenchmarkArgs:
     """Jobs at the same time."""
     failures: float = 0.01
     """Share of the jobs whose process is killed at the first attempt."""
+    inside: bool = False
+    """Ray only: run the jobs in its workers, and not as processes of their own."""
     json: bool = False
     """Print as JSON."""
+
+
+def run_inside(job: Mapping[str, Any]) -> int:
+    """In the place of `attempt.run`: the job as a function, in the worker."""
+    sys.argv = ["-c", *attempt.choose(job)[2:]]
+    exec(JOB, {})
+    return 0
 
 
 class Job:
@@ -106,9 +118,12 @@ class Watcher:
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     args = parse(BenchmarkArgs, sys.argv[1:] if argv is None else argv, "python -m benchmarks.schedule")
     every = round(1 / args.failures) if args.failures else 0
+    if args.inside and args.on != "ray":
+        raise SystemExit("--inside is for --on ray: a job of this machine is a process")
     program, schedule.PROGRAM = schedule.PROGRAM, ("-c", JOB)
-    before = os.getcwd()
+    before, run = os.getcwd(), attempt.run
     try:
+        attempt.run = run_inside if args.inside else run
         with tempfile.TemporaryDirectory() as directory:
             os.chdir(directory)
             jobs: list[Any] = [
@@ -117,7 +132,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
             row = _measure(args, jobs)
             os.chdir(before)
     finally:
-        schedule.PROGRAM = program
+        schedule.PROGRAM, attempt.run = program, run
         os.chdir(before)
     if args.json:
         print_json(row)
@@ -139,7 +154,7 @@ def _measure(args: BenchmarkArgs, jobs: list[Any]) -> dict[str, Any]:
     if ends != {1: len(jobs)} or set(watcher.ended.values()) != {1}:
         raise AssertionError(f"not every job ended exactly once: {dict(ends)}")
     return {
-        "on": args.on,
+        "on": f"{args.on}, inside" if args.inside else args.on,
         "jobs": len(jobs),
         "workers": args.workers,
         "killed": sum(bool(job.arguments()) for job in jobs),

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import IO, NamedTuple, Protocol, TypeVar
 
@@ -160,7 +161,8 @@ def run_jobs(
     def fill(slot: int, size: int) -> None:
         """Start the next pack that is not done, of this size at most."""
         while slot not in running and waiting:
-            pack = [job for job in waiting if groups[job] == groups[waiting[0]]][:size]
+            group = groups[waiting[0]]  # whose jobs follow each other; not all are looked at, there may be thousands
+            pack = list(islice(takewhile(lambda job, group=group: groups[job] == group, waiting), size))
             try:
                 started = start(pack, slot, watcher, pool)
             except RunError as error:  # damaged since the suite began
@@ -170,7 +172,8 @@ def run_jobs(
                 end(waiting.pop(0), "done", "there already")
             else:
                 running[slot] = started
-                waiting[:] = [job for job in waiting if job not in started.jobs]
+                for job in started.jobs:
+                    waiting.remove(job)
 
     try:
         while (waiting or running) and signals.received is None:
