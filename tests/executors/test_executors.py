@@ -112,26 +112,30 @@ def job(directory: Path, seconds: float = 0.0, code: int = 0) -> Work:
 
 
 def test_an_attempt_has_the_exit_code_and_the_output_of_its_job(tmp_path, monkeypatch):
-    assert attempt.run(attempt.describe(job(tmp_path, code=3))) == 3
+    assert attempt.run(attempt.describe(job(tmp_path, code=3), 1)) == 3
     assert (tmp_path / "log").read_text() == "said something\n"
     kill = Work(("-c", "import os; os.kill(os.getpid(), 9)"), (), (), tmp_path / "log")
-    assert attempt.run(attempt.describe(kill)) == -signal.SIGKILL
+    assert attempt.run(attempt.describe(kill, 1)) == -signal.SIGKILL
     monkeypatch.setenv("FIDEC_EXAMPLE", "passed on")
     monkeypatch.setenv("SECRET_EXAMPLE", "stays here")
-    environ = attempt.describe(job(tmp_path))["environ"]
+    monkeypatch.delenv("NPROC", raising=False)
+    environ = attempt.describe(job(tmp_path), 2)["environ"]
     assert environ["FIDEC_EXAMPLE"] == "passed on"
     assert "SECRET_EXAMPLE" not in environ
+    assert environ["NPROC"] == "2"  # the threads of XLA
+    monkeypatch.setenv("NPROC", "5")
+    assert attempt.describe(job(tmp_path), 2)["environ"]["NPROC"] == "5"
 
 
 def test_a_second_attempt_continues_the_runs_that_have_begun(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").touch()
-    assert attempt.run(attempt.describe(job(tmp_path))) == 0
+    assert attempt.run(attempt.describe(job(tmp_path), 1)) == 0
     assert (tmp_path / "log").read_text() == f"again {tmp_path / 'run'}\n"
 
 
 def test_a_machine_without_the_shared_directory_says_so(tmp_path, capfd):
-    assert attempt.run({**attempt.describe(job(tmp_path)), "directory": str(tmp_path / "none")}) == 1
+    assert attempt.run({**attempt.describe(job(tmp_path), 1), "directory": str(tmp_path / "none")}) == 1
     assert "same shared file system" in capfd.readouterr().err
 
 
@@ -139,7 +143,7 @@ def test_a_machine_without_the_shared_directory_says_so(tmp_path, capfd):
 def test_a_job_saves_and_stops_if_its_worker_is_killed_or_interrupted(tmp_path, number):
     """SIGKILL leaves the worker no time to say anything: its end of the pipe closes."""
     script = "import json, sys; from fidec.executors import attempt; sys.exit(attempt.run(json.loads(sys.argv[1])))"
-    worker = launch("-c", script, json.dumps(attempt.describe(job(tmp_path, seconds=60))), stdout=subprocess.PIPE)
+    worker = launch("-c", script, json.dumps(attempt.describe(job(tmp_path, seconds=60), 1)), stdout=subprocess.PIPE)
     wait_for((tmp_path / "job.begun").exists)
     worker.send_signal(number)
     code = worker.wait()
@@ -153,7 +157,7 @@ def test_a_second_interrupt_does_not_leave_a_job_that_is_saving(tmp_path):
         "open(out + '.saved'", "open(out + '.saving', 'w').close(); time.sleep(1)\n    open(out + '.saved'"
     )
     work = job(tmp_path, seconds=60)._replace(argv=("-c", slow, str(tmp_path / "job"), "60", "0"))
-    worker = launch("-c", script, json.dumps(attempt.describe(work)))
+    worker = launch("-c", script, json.dumps(attempt.describe(work, 1)))
     wait_for((tmp_path / "job.begun").exists)
     worker.send_signal(signal.SIGINT)
     wait_for((tmp_path / "job.saving").exists)

@@ -24,12 +24,17 @@ from fidec.launch import launch
 
 PAUSE = 0.05  # seconds between two looks at the process
 # Variables of the scheduler that a job needs wherever it runs.
-PASSED = ("FIDEC_", "JAX_", "XLA_", "MUJOCO_", "PYTHONPATH")
+PASSED = ("FIDEC_", "JAX_", "XLA_", "MUJOCO_", "NPROC", "PYTHONPATH")
 
 
-def describe(work: Work, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """A job as JSON: with the working directory of this process, and those of its variables that a job needs."""
+def describe(work: Work, cpus: int, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """A job as JSON: with the working directory of this process, and those of its variables that a job needs.
+
+    XLA gets a thread for each of its `cpus`, as a job of this machine does. An engine may leave it free to use all
+    cores; sums would then be rounded otherwise, and jobs would slow each other down.
+    """
     passed = {name: value for name, value in os.environ.items() if name.startswith(PASSED)}
+    passed = {"NPROC": str(cpus), **passed}
     return {
         "argv": list(work.argv),
         "again": list(work.again),

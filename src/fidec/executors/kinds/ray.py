@@ -78,7 +78,7 @@ class RayPool:
         return self._cpus
 
     def submit(self, slot: int, work: Work, files: Sequence[IO[bytes]]) -> RayHandle:
-        return RayHandle(self._ray, self._task.remote(attempt.describe(work, self._environ)), work.log)
+        return RayHandle(self._ray, self._task.remote(attempt.describe(work, self._cpus, self._environ)), work.log)
 
     def batch(self) -> AbstractContextManager[object]:
         return nullcontext()

@@ -134,7 +134,7 @@ class SlurmPool:
         """The job is handed to Slurm at the end of the batch."""
         answer = self._folder / f"{uuid.uuid4().hex}.code"
         handle = SlurmHandle(self, answer)
-        self._new.append((handle, SlurmAttempt(attempt.describe(work), str(answer))))
+        self._new.append((handle, SlurmAttempt(attempt.describe(work, self._cpus), str(answer))))
         return handle
 
     def batch(self) -> AbstractContextManager[object]:
