@@ -149,7 +149,7 @@ class Critic(Observer):
 
 def of_heads(path: Sequence[Any]) -> bool:
     """Whether an array at this path of a tree belongs to the heads of a `Critic`: its first axis is the ensemble."""
-    return any("VmapMLP" in str(key) for key in path)
+    return any("VmapMLP" in str(key) for key in path)  # flax's name for them
 
 
 def with_output_bias(params: Any, value: float) -> Any:

@@ -304,6 +304,7 @@ def test_a_users_file_is_a_suite(tmp_path):
         ('"bc", {', '{ name = "bc", run = { n_step = 5 } }, {', "--n-step is for methods that learn a value: bc"),
         ('"bc", {', '{ name = "bc", run = { flow_updates = 5 } }, {', "bc cannot be trained with a frozen flow"),
         ('"fql", options', '"fql", run = { chunk = 5, n_step = 2 }, options', "--n-step 2 is less than --chunk 5"),
+        ('"bc", {', '{ name = "bc", tasks = ["cube-*"] }, {', "own.toml has no task 'cube-\\*'"),
         ("options.bc", "options.bcc", "there is no method 'bcc'; did you mean bc"),
         (
             "steps = 50\n",

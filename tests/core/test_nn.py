@@ -126,6 +126,16 @@ def test_leading_axes_are_free(networks):
         np.testing.assert_allclose(jnp.take(stacked, 1, axis=axis), batch, atol=1e-6)
 
 
+def test_the_heads_of_a_critic_are_found_in_any_tree_of_its_parameters():
+    critic: Any = nn.Critic((8,), ensemble=3, encoder=nn.Impala((4,), 6))
+    params = critic.init(jax.random.key(0), jnp.zeros((2, 8, 8, 3), jnp.uint8), jnp.zeros((2, 2)))
+    found = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path({"mu": params})}
+    heads = {name for name in found if nn.of_heads([name])}
+    assert heads == {name for name in found if "MLP" in name}
+    assert len(heads) == 6
+    assert {found[name].shape[0] for name in heads} == {3}
+
+
 def test_orthogonal_heads_are_made_one_by_one():
     """A program with several batched QR decompositions hangs on a CPU. The values are those of a batched one."""
     init, keys = nn.orthogonal_init(), jax.random.split(jax.random.key(0), 2)

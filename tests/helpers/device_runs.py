@@ -134,12 +134,16 @@ def critics(out: Path) -> dict:
     algorithm, feed = _rebrac(dataset, critics=8)
     (place,) = places_of(8, 1, split_critics=True)
     steps, arguments = _lowered(algorithm, feed, place)
-    carry = steps.compile()(*arguments)
+    compiled = steps.compile()
+    carry = compiled(*arguments)
+    sums = [line for line in compiled.as_text().splitlines() if " all-reduce(" in line]
     paths = jax.tree.leaves_with_path(carry.state)
     parts = {jax.tree_util.keystr(path): leaf.sharding.shard_shape(leaf.shape)[:1] for path, leaf in paths}
     return {
         "distances": [distance(out / name, out / "1", 40) for name in ("2", "8", "changed")],
         "refused": refused,
+        "sums": len(sums),
+        "sums of heads": sum("f32[8,24" in line or "f32[1,24" in line for line in sums),
         "heads": sorted({size for name, size in parts.items() if "VmapMLP" in name}),
         "others": sum(not leaf.sharding.is_fully_replicated for path, leaf in paths if "VmapMLP" not in str(path)),
         "count": sum("VmapMLP" in name for name in parts),

@@ -77,6 +77,8 @@ def test_critics_split_over_devices(tmp_path):
     assert found["heads"] == [[1]]  # each of eight devices has one of eight critics
     assert found["count"] == 24  # 6 arrays of the heads: parameters, targets and both moments of Adam
     assert found["others"] == 0
+    assert found["sums"] > 0
+    assert found["sums of heads"] == 0  # each device has the whole gradient of its critics
     uneven, alone, none = found["refused"]
     assert "rebrac has 4 critics, expected a multiple of the 8 devices" in uneven
     assert "give --devices, or leave it out" in alone
