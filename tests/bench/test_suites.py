@@ -238,6 +238,15 @@ def test_a_variant_may_run_on_some_tasks_only():
     assert labels("pen-*", "fql") == {"fql"}
 
 
+def test_a_variant_may_have_seeds_of_its_own():
+    def seeds(**others):
+        made = jobs_of("trust", patterns=("pen-*",), **others)
+        return {label: [j.seed for j in made if j.variant.label == label] for label in ("fql", "bc")}
+
+    assert seeds() == {"fql": [0, 1, 2], "bc": [0, 1]}
+    assert seeds(seeds=(7,)) == {"fql": [7], "bc": [7]}
+
+
 # --- TOML files -----------------------------------------------------------------------------------------------------
 
 ROBOT = 'name = "robot"\nenv = "my_package:Robot-v0"\ndata = "npz:robot.npz"'
@@ -316,6 +325,7 @@ def test_a_users_file_is_a_suite(tmp_path):
         ("npz:robot", "npzz:robot", "data of task 'robot': there is no data source 'npzz'; did you mean npz"),
         ("seeds = [3, 4]", "seeds = []", "seeds is empty"),
         ("seeds = [3, 4]", "seeds = [3, 3]", "each seed can be given once"),
+        ('"bc", {', '{ name = "bc", seeds = [5, 5] }, {', "seeds 5 5: each seed can be given once"),
         ('env = "my_package:Robot-v0"\n', "", None),  # trained without evaluation
         ('env = "my_package:Robot-v0"', 'env = "Pendulum-v1"', None),
         ('env = "my_package:Robot-v0"', 'env = "Pendulm-v1"', "robot: Gymnasium has no environment 'Pendulm-v1'"),

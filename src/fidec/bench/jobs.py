@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -121,9 +121,8 @@ def jobs(
     online_steps: int = 0,
 ) -> list[Job]:
     """The suite's jobs by task. Without `words`, methods that the paper has on other tasks only are left out."""
-    seeds, scale = tuple(seeds) or suite.seeds, suite.scale or scale
-    _check_numbers(suite, seeds, steps, online_steps)
-    variants, made = suite.choose_variants(words), []
+    variants, made, scale = suite.choose_variants(words), [], suite.scale or scale
+    _check_numbers(suite, (seeds or suite.seeds, *(each.seeds for each in variants if each.seeds)), steps, online_steps)
     with naming(str(suite)):
         _check_options(suite, variants)
     for task in suite.choose_tasks(patterns):
@@ -141,7 +140,8 @@ def jobs(
             else:
                 raise ConfigError(f"{suite}: there is no published protocol for {task.name}: give the suite a scale")
             place = out / task.name / variant.name
-            new = [Job(suite, task, variant, s, plan, changes, place / seed_name(s), data_dir) for s in seeds]
+            own_seeds = seeds or variant.seeds or suite.seeds
+            new = [Job(suite, task, variant, s, plan, changes, place / seed_name(s), data_dir) for s in own_seeds]
             with naming(f"{suite}: {task.name}"):
                 new[0].options()
                 if plan.online_steps or variant.run or variant.preset in algos.get(variant.method).runs:
@@ -203,13 +203,15 @@ def _known(variant: Variant, *options: Mapping[str, Any]) -> set[str]:
     return set(method.config_for(chosen).__dataclass_fields__)
 
 
-def _check_numbers(suite: Suite, seeds: Sequence[int], steps: int, online_steps: int) -> None:
-    if not seeds:
-        raise ConfigError(f"{suite}: seeds is empty, expected at least one seed")
-    if len(set(seeds)) < len(seeds):
-        raise ConfigError(f"{suite}: seeds {' '.join(map(str, seeds))}: each seed can be given once")
-    for seed in seeds:
-        RunConfig(seed=seed)  # raises an error that says which seeds are allowed
+def _check_numbers(suite: Suite, lists: Iterable[Sequence[int]], steps: int, online_steps: int) -> None:
+    """Raise an error at a list of seeds or a number of steps that cannot be run."""
+    for seeds in lists:
+        if not seeds:
+            raise ConfigError(f"{suite}: seeds is empty, expected at least one seed")
+        if len(set(seeds)) < len(seeds):
+            raise ConfigError(f"{suite}: seeds {' '.join(map(str, seeds))}: each seed can be given once")
+        for seed in seeds:
+            RunConfig(seed=seed)  # raises an error that says which seeds are allowed
     for name, value in (("--steps", steps), ("--online-steps", online_steps)):
         if value < 0:
             raise ConfigError(f"{name} must be at least 1, or 0 for the protocol's, not {value}")

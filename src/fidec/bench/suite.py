@@ -42,6 +42,7 @@ class Variant:
     suffix: str = ""  # distinguishes variants with the same preset
     paper: str = ""  # column of the paper's ablation; by default the method's column of the main table
     tasks: tuple[str, ...] = ()  # patterns of the tasks that it runs on; by default all of the suite
+    seeds: tuple[int, ...] = ()  # by default those of the suite
 
     @property
     def name(self) -> str:
