@@ -24,6 +24,7 @@ from fidec.cli.output import parse, print_table
 from fidec.cli.suite import main as suite
 from fidec.envs.factory import factory_of
 from fidec.errors import RunError
+from fidec.plots import BLUE, GREEN, GREY, INK, ORANGE, new_figure, save_figure, style_axes
 from fidec.stats import Difference, interquartile_mean, nested_mean, probability_of_improvement
 from fidec.store.files import atomic_write
 from fidec.store.rundir import AUDIT, LADDER, RunDirectory
@@ -60,6 +61,8 @@ class TrustArgs:
     """Processes in parallel."""
     judge: bool = False
     """Only print the conditions for the tasks of the file."""
+    figure: Path | None = None
+    """Also draw the scores of the file as a PNG."""
 
 
 def main(argv: list[str] | None = None) -> list[Condition]:
@@ -76,6 +79,8 @@ def main(argv: list[str] | None = None) -> list[Condition]:
                 write_results(args.results, results)
             else:
                 print(f"{task}: not all of its runs are finished, so it is left out", file=sys.stderr)
+    if args.figure is not None:
+        print(draw(results, args.figure))
     print_table(*table(results))
     conditions = judge(results)
     print_table(("condition", "holds", "measured"), [(each.name, each.word, each.text) for each in conditions])
@@ -221,6 +226,30 @@ def table(results: Mapping[str, Results]) -> tuple[tuple[str, ...], list[tuple[s
         name: [" ".join(f"{np.mean(e):.0f}" for e in runs.values()) for runs in own] for name, own in scored.items()
     }
     return ("policy", *results), [(name, *own) for name, own in cells.items()]
+
+
+def draw(results: Mapping[str, Results], path: Path) -> Path:
+    """One panel a task: a row for each policy, a dot for each seed, a bar at their mean."""
+    names = list(dict.fromkeys(name for each in results.values() for name in each.scores if " clone " not in name))
+    figure = new_figure(max(7.5, 3.0 + 2.2 * len(results)), 1.2 + 0.28 * len(names))
+    panels = figure.subplots(1, len(results), sharey=True, squeeze=False)[0]
+    for panel, (task, each) in zip(panels, results.items(), strict=True):
+        for row, name in enumerate(names):
+            runs = [float(np.mean(episodes)) for episodes in each.scores.get(name, {}).values()]
+            colour = BLUE if name.startswith(CANDIDATE) else GREEN if name in CLONES else ORANGE
+            panel.plot(runs, [row] * len(runs), "o", color=colour, markersize=4, alpha=0.6, linestyle="none")
+            panel.plot([np.mean(runs)] if runs else [], [row] if runs else [], "|", color=colour, markersize=13)
+        panel.axvline(max(mean(each.scores[name]) for name in CLONES), color=GREY, linewidth=1, linestyle="--")
+        panel.set_title(
+            task.replace("-singletask-", " ").replace("-v0", "").replace("-v1", ""), fontsize=8, color=INK
+        )
+        panel.set_ylim(len(names) - 0.5, -0.5)
+        panel.tick_params(labelsize=8)
+        style_axes(panel)
+    panels[0].set_yticks(range(len(names)), names)
+    text = "success in percent or normalised score; dots are seeds, bars their mean; dashed: the better clone"
+    figure.supxlabel(text, fontsize=8, color=GREY)
+    return save_figure(figure, path)
 
 
 if __name__ == "__main__":

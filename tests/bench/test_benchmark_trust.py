@@ -44,7 +44,8 @@ def test_results_are_kept_in_a_file_and_judged_without_a_run(tmp_path, capsys):
     path, found = tmp_path / "trust.jsonl", results()
     trust.write_results(path, found)
     assert trust.read_results(path) == found
-    conditions = trust.main(["--judge", "--results", str(path)])
+    conditions = trust.main(["--judge", "--results", str(path), "--figure", str(tmp_path / "trust.png")])
+    assert (tmp_path / "trust.png").read_bytes().startswith(b"\x89PNG")
     assert conditions == trust.judge(found)
     assert "P(better than iql)" in capsys.readouterr().out
 
