@@ -110,6 +110,7 @@ def test_the_kl_of_an_affine_map_is_the_closed_form_at_every_state(of):
         - np.linalg.slogdet(step)[1]
     )
     np.testing.assert_allclose(measured.moved.log_ratio, exact, atol=5e-3)
+    assert summary_of(measured)["kl"]["contraction"] == pytest.approx(-np.linalg.slogdet(step)[1], abs=1e-4)
 
 
 def test_a_shift_costs_half_its_squared_mahalanobis_length(of):
@@ -118,6 +119,8 @@ def test_a_shift_costs_half_its_squared_mahalanobis_length(of):
     assert summary["kl"]["mean"] == pytest.approx(truth, abs=0.07)
     assert summary["kl"]["above"][0] == {"nats": 1.0, "share": 0.0, "share_by_two_errors": 0.0}
     assert summary["kl"]["folded_actions"] == 0
+    assert summary["kl"]["contraction"] == pytest.approx(0.0, abs=1e-5)
+    assert any(text.startswith("Of its mean, 0.2") for text in sentences(summary))
     # The log ratio is N(KL, 2 KL), so the standard error is known too.
     assert summary["kl"]["standard_error_of_a_state"] == pytest.approx(np.sqrt(2 * truth / SAMPLES), rel=0.15)
     assert summary["penalty"]["mean"] == pytest.approx(0.085, rel=1e-3)
@@ -248,7 +251,7 @@ def test_states_that_are_not_finite_are_counted_and_left_out(of):
         (0.004, "hardly moved, 0.004 nats: a larger budget can be tried"),
         (0.16, "0.16 nats is a moderate distance"),
         (0.6, "0.6 nats is far"),
-        (1.3, "1.3 nats is likely too far"),
+        (1.3, "1.3 nats may be too far"),
     ],
 )
 def test_a_kl_says_what_follows(of, nats, words):
@@ -276,7 +279,7 @@ def test_a_kl_says_what_follows(of, nats, words):
             (0.5, "nats"),
             ["moved 0.01 nats from the clone (budget 0.5). The policy has hardly moved", "far below its budget"],
         ),
-        ([0.1, 1.4], [10, 2], (1.0, "nats"), ["1.4 nats is likely too far", "`fidec audit RUN` measures the KL. `"]),
+        ([0.1, 1.4], [10, 2], (1.0, "nats"), ["1.4 nats may be too far", "`fidec audit RUN` measures the KL. `"]),
         (
             [0.1, 0.21],
             [10, 2],

@@ -49,12 +49,15 @@ def _kl(measured: Measurement) -> dict[str, Any]:
     folded = measured.moved.determinant <= 0
     finite = np.isfinite(kl)
     some, noise = kl[finite], error[finite]
+    with np.errstate(divide="ignore"):  # a determinant of zero is in no finite state
+        contraction = -np.log(np.abs(measured.moved.determinant.astype(np.float64))).mean(axis=1)[finite]
     # The variance over states includes the sampling noise of each estimate: subtract it.
     variance = some.var(ddof=1) - np.mean(noise**2) if len(some) > 1 else np.nan
     limits = [2 * measured.budget, 4 * measured.budget] if measured.unit == "nats" else [1.0, 2.0, 5.0]
     return {
         "unit": "nats",
         **_mean(some),
+        "contraction": float(contraction.mean()) if len(some) else None,
         "standard_error_of_a_state": float(np.median(noise)) if len(noise) else None,
         "spread_over_states": float(np.sqrt(max(variance, 0.0))) if np.isfinite(variance) else None,
         "above": [

@@ -24,7 +24,7 @@ from fidec.train.flow_first import METHOD, stage_config
 from fidec.train.resolve import resolve, seed_name
 
 OPTIONS = "options.json"  # of a run, beside its directory
-NATS = (0.05, 0.1, 0.2, 0.4)  # 0.1 to 0.3 nats was best on the three tasks where it was measured
+NATS = (0.05, 0.1, 0.2, 0.4)  # 0.1 to 0.3 nats was best on three tasks
 # A budget in the unit of the penalty means another distance on each task: on the same three tasks it was best at
 # values that differ by a factor of a thousand.
 FACTORS = (0.1, 1.0, 10.0, 100.0)
