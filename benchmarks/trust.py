@@ -119,12 +119,12 @@ def measure(own: Sequence[Job]) -> Results:
         label = job.variant.label
         rows = RunDirectory.open(job.directory, read_only=True).read_jsonl("episodes")
         _add(results, label, job, [row for row in rows if row["step"] == job.plan.total])
-        if label.startswith((CANDIDATE, "flow_bc")):
+        if label in (CANDIDATE, "flow_bc"):
             for cell in _ladder(job):
                 if cell["strength"] == 0 or cell["noise"] == 0:
                     clone = " clone" * (cell["strength"] == 0)
                     _add(results, f"{label}{clone} noise {cell['noise']:g}", job, cell["episodes"])
-        if label.startswith(CANDIDATE):
+        if label == CANDIDATE:
             results.kl.setdefault(label, {})[job.seed] = _distance(job)
     return results
 
