@@ -122,7 +122,8 @@ def jobs(
 ) -> list[Job]:
     """The suite's jobs by task. Without `words`, methods that the paper has on other tasks only are left out."""
     variants, made, scale = suite.choose_variants(words), [], suite.scale or scale
-    _check_numbers(suite, (seeds or suite.seeds, *(each.seeds for each in variants if each.seeds)), steps, online_steps)
+    lists = [seeds or suite.seeds, *(variant.seeds for variant in variants if variant.seeds)]
+    _check_numbers(suite, lists, steps, online_steps)
     with naming(str(suite)):
         _check_options(suite, variants)
     for task in suite.choose_tasks(patterns):
