@@ -79,6 +79,8 @@ def main(argv: list[str] | None = None) -> list[Condition]:
                 write_results(args.results, results)
             else:
                 print(f"{task}: not all of its runs are finished, so it is left out", file=sys.stderr)
+    if not results:
+        raise RunError(f"{args.results} has no task: run some, without --judge")
     if args.figure is not None:
         print(draw(results, args.figure))
     print_table(*table(results))
@@ -170,21 +172,21 @@ class Condition(NamedTuple):
         return "yes" if self.holds else "no"
 
 
-def judge(results: Mapping[str, Results], candidate: str = CANDIDATE) -> list[Condition]:
+def judge(results: Mapping[str, Results]) -> list[Condition]:
     """The four conditions, in the order of docs/trust.md."""
     conditions = []
     for task, each in results.items():
         clone = max(CLONES, key=lambda name: mean(each.scores[name]))
-        gain = paired(each.scores[clone], each.scores[candidate])
+        gain = paired(each.scores[clone], each.scores[CANDIDATE])
         text = f"{gain.mean:+.1f} [{gain.low:+.1f}, {gain.high:+.1f}] against {clone}, {gain.n} pairs of episodes"
         conditions.append(Condition(f"{task}: not below the better clone", gain.high >= 0, text))
     everywhere = [name for name in common(results) if " clone " not in name]
     middles = {name: interquartile_mean(of_tasks(results, name)) for name in everywhere}
     best = max(middles, key=lambda name: middles[name].value)
     text = ", ".join(f"{name} {each.value:.1f}" for name, each in middles.items())
-    conditions.append(Condition("best interquartile mean", best == candidate, text))
+    conditions.append(Condition("best interquartile mean", best == CANDIDATE, text))
     for rival in RIVALS:
-        better = probability_of_improvement(of_tasks(results, candidate), of_tasks(results, rival))
+        better = probability_of_improvement(of_tasks(results, CANDIDATE), of_tasks(results, rival))
         text = f"{better.value:.2f} [{better.low:.2f}, {better.high:.2f}]"
         holds = better.value > LIKELY and better.low > 0.5
         conditions.append(Condition(f"P(better than {rival}) above {LIKELY}", holds, text))

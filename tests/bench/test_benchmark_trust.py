@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from benchmarks import trust
+
+from fidec.errors import RunError
 
 TASKS = ("one", "two", "three")
 
@@ -48,6 +51,11 @@ def test_results_are_kept_in_a_file_and_judged_without_a_run(tmp_path, capsys):
     assert (tmp_path / "trust.png").read_bytes().startswith(b"\x89PNG")
     assert conditions == trust.judge(found)
     assert "P(better than iql)" in capsys.readouterr().out
+
+
+def test_without_results_there_is_nothing_to_judge(tmp_path):
+    with pytest.raises(RunError, match="has no task: run some"):
+        trust.main(["--judge", "--results", str(tmp_path / "none.jsonl")])
 
 
 def test_episodes_are_paired_by_seed():
