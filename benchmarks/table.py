@@ -34,6 +34,7 @@ from fidec.data import OfflineDataset
 from fidec.data.source import load_dataset
 from fidec.data.sources.d4rl import D4RL_FILES, find_file
 from fidec.envs.factory import factory_of
+from fidec.envs.families import d4rl
 from fidec.errors import BusyError, ConfigError, DataError, RunError
 from fidec.launch import launch, usable_cores
 from fidec.register import unknown
@@ -125,6 +126,8 @@ def main(argv: list[str] | None = None) -> int:
     rows = read_rows(args.rows)
     if args.show:
         print_table(*table(rows))
+        if any(row["task"] in D4RL_FILES for row in rows):
+            print(d4rl.note())
         return 0
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -181,9 +184,8 @@ def choose(patterns: Sequence[str]) -> list[str]:
     return [task for task in TASKS if not patterns or any(fnmatch(task, pattern) for pattern in patterns)]
 
 
-def left(task: str, seeds: Sequence[int], rows: Iterable[Row]) -> list[Cell]:
+def left(task: str, seeds: Sequence[int], rows: Sequence[Row]) -> list[Cell]:
     """The cells of a task with missing rows, method by method."""
-    rows = list(rows)
     cells = [Cell(task, method, seed) for method in METHODS for seed in seeds]
     return [cell for cell in cells if cell.missing(rows)]
 
@@ -325,9 +327,10 @@ def play(cell: Cell, episodes: int, noise: float, directory: Path) -> list[float
 def versions(directory: Path) -> Row:
     """Of the run: the commit of fidec, packages and the machine."""
     found = RunDirectory.open(directory, read_only=True).read_environment()
-    commit = {"commit": (found.get("git") or {}).get("commit"), "python": found["python"]}
+    git = found.get("git") or {}
+    commit = f"{git.get('commit')}{'-dirty' if git.get('dirty') else ''}"
     packages = {name: found["packages"].get(name) for name in PACKAGES}
-    return {**commit, **packages, "platform": found["platform"]}
+    return {"commit": commit, "python": found["python"], **packages, "platform": found["platform"]}
 
 
 def fidec(*words: str) -> str:
@@ -376,22 +379,17 @@ def table(rows: Sequence[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         raise ConfigError("the file has no rows: run some tasks, without --show")
     header = ("task", "method", "seeds", "25 %", "50 %", "100 %", "95 %", "failed", "core minutes")
     lines = []
-    groups = dict.fromkeys((row["task"], row["method"], row["noise"]) for row in rows)
-    for task, method, noise in groups:
+    for task, method, noise in dict.fromkeys((row["task"], row["method"], row["noise"]) for row in rows):
         own = [row for row in rows if (row["task"], row["method"], row["noise"]) == (task, method, noise)]
         ends = dict.fromkeys(each.updates for each in Cell(task, method, 0).evaluations())
-        at = [[row for row in own if row["updates"] == updates] for updates in ends]
+        at = [[row for row in own if row["updates"] == updates and scored(row)] for updates in ends]
+        seeds = " ".join(str(row["seed"]) for row in at[-1])
         means = [f"{np.mean([mean(row) for row in each]):.1f}" if each else "" for each in at]
-        within = nested_mean([scored(row) for row in at[-1]]) if at[-1] else None
+        within = "[{:.1f}, {:.1f}]".format(*nested_mean([scored(row) for row in at[-1]])) if at[-1] else ""
         spent = [row["core_seconds"] for row in own]
-        lines.append(
-            (
-                *(task, f"{method} noise 0" if noise == 0 else method, " ".join(str(row["seed"]) for row in at[-1])),
-                *(*means, f"[{within.low:.1f}, {within.high:.1f}]" if within else ""),
-                str(sum(row["failed"] for row in own)),
-                "" if None in spent else f"{sum(spent) / 60 / len({row['seed'] for row in own}):.1f}",
-            )
-        )
+        minutes = "" if None in spent else f"{sum(spent) / 60 / len({row['seed'] for row in own}):.1f}"
+        failed, label = sum(row["failed"] for row in own), f"{method} noise 0" if noise == 0 else method
+        lines.append((task, label, seeds, *means, within, str(failed), minutes))
     return header, lines
 
 

@@ -164,3 +164,35 @@ def test_the_table_shows_means_and_the_interval_of_the_end(machine, tmp_path, ca
 def test_a_failed_episode_has_no_score():
     row = {"scores": [100.0, None, 0.0, 50.0]}
     assert table.mean(row) == 50.0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_stopped_table_goes_on(monkeypatch, tmp_path):
+    """Real data, runs and evaluations, tiny."""
+    settings = {"METHODS": ("bc", "fql"), "UPDATES": 40, "CLONE_UPDATES": 20, "ROWS": 2000, "SUCCESSES": 0}
+    settings["EVALUATIONS"] = ((0.25, 1), (0.5, 1), (1.0, 2))
+    for name, value in settings.items():
+        monkeypatch.setattr(table, name, value)
+    fidec, commands = table.fidec, []
+
+    def stopped(*words: str) -> str:
+        commands.append(words)
+        if len(commands) == 5:
+            raise KeyboardInterrupt
+        return fidec(*words)
+
+    words = ["--work", str(tmp_path), "--rows", str(tmp_path / "rows.jsonl"), "--tasks", "pointmaze*", "--seeds", "0"]
+    monkeypatch.setattr(table, "fidec", stopped)
+    assert table.main(words) == 130
+    assert [words[0] for words in commands] == ["data", "train", "eval", "train", "eval"]
+    assert [row["updates"] for row in table.read_rows(tmp_path / "rows.jsonl")] == [5]
+    assert table.main(words) == 0
+    rows = table.read_rows(tmp_path / "rows.jsonl")
+    found = [(row["method"], row["updates"], len(row["scores"]), row["failed"]) for row in rows]
+    assert found == [("bc", u, n, 0) for u, n in ((5, 1), (10, 1), (20, 2))] + [
+        ("fql", u, n, 0) for u, n in ((10, 1), (20, 1), (40, 2))
+    ]
+    assert len({row["data"] for row in rows}) == 1
+    assert [row["core_seconds"] is None for row in rows] == [False, True, *[False] * 4]  # the second was interrupted
+    assert not list((tmp_path / "runs").rglob("config.json"))
