@@ -127,6 +127,18 @@ def test_each_file_is_an_episode_if_none_is_named(tmp_path):
     assert found.info["files"] == len(found.episodes) == 3
 
 
+@pytest.mark.parametrize("episode", ["", 'episode = "ep"\n'])
+def test_files_of_one_name_in_several_folders_are_not_merged(tmp_path, episode):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "log.csv").write_text("ep,q,u\n0,1,0\n0,2,0\n0,3,0\n")
+    mapping = f'files = ["*/log.csv"]\nobservation = ["q"]\naction = ["u"]\n{episode}'
+    (tmp_path / "columns.toml").write_text(mapping)
+    found = load_dataset(f"table:{tmp_path / 'columns.toml'}")
+    assert found.observations[:, 0].tolist() == [1, 2, 1, 2]
+    assert found.next_observations[:, 0].tolist() == [2, 3, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("mapping", "changes", "words"),
     [

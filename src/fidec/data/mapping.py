@@ -162,10 +162,11 @@ def _read(path: Path, file: Path, mapping: Mapping) -> dict[str, np.ndarray]:
         raise DataError(f"{file}: has no rows")
     columns = {key: found[name] for key, name in single.items()}
     columns |= {"observations": _joined(where, found, observation), "actions": _joined(where, found, action)}
+    name = str(file.relative_to(path.absolute().parent))  # files of several folders may have one name
     if mapping.episode is None:
-        columns["episodes"] = np.full(rows, file.name)
+        columns["episodes"] = np.full(rows, name)
     else:  # an id may come back in another file
-        columns["episodes"] = np.char.add(f"{file.name}: ", columns["episodes"].astype(np.str_))
+        columns["episodes"] = np.char.add(f"{name}: ", columns["episodes"].astype(np.str_))
     return columns | {f"column:{name}": found[name] for name in extra}
 
 
