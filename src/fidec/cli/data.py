@@ -245,6 +245,7 @@ def _list(args: ListArgs) -> int:
 
 
 def _map(args: MapArgs) -> int:
+    from fidec.data.mapping import read_mapping
     from fidec.data.propose import proposal
     from fidec.errors import ConfigError
     from fidec.store import files
@@ -258,7 +259,11 @@ def _map(args: MapArgs) -> int:
     with files.writing(out, "the mapping file"):
         files.atomic_write(out, text)
     print(text, end="")
-    print(f"{out}: check it, then `fidec data check table:{out}`", file=sys.stderr)
+    try:
+        read_mapping(out)
+        print(f"{out}: check it, then `fidec data check table:{out}`", file=sys.stderr)
+    except ConfigError as error:  # a key for which no column was found
+        print(error, file=sys.stderr)
     return 0
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from fidec.console import Progress
 from fidec.data.arrays import build_dataset
 from fidec.data.cameras import Cameras, resize, split_cameras, stored_frames, with_options, with_state
-from fidec.data.columns import flag_vector
+from fidec.data.columns import dimension_names, flag_vector
 from fidec.data.dataset import OfflineDataset
 from fidec.data.frames import picture, video_frames
 from fidec.data.lerobot import Layout, folder, read_layout
@@ -82,8 +82,10 @@ def load_folder(
     }
     info: dict[str, Any] = {"file": str(root.absolute()), "observation_keys": list(layout.vectors), **(facts or {})}
     info |= {"cameras": chosen} if chosen else {}
-    if len(layout.action_names) == columns["actions"].shape[1]:
-        info["action_names"] = list(layout.action_names)
+    vectors = ((name, sorted_[name], layout.names[name]) for name in layout.vectors)
+    info |= {"observation_names": [each for vector in vectors for each in dimension_names(*vector)]}
+    if len(layout.names["action"]) == columns["actions"].shape[1]:
+        info["action_names"] = list(layout.names["action"])
     left_out = [camera for camera in layout.cameras if camera not in chosen.values()]
     info |= {"left_out": left_out} if left_out else {}
     return build_dataset(columns, where=str(root), name=name, source=source, info=info)
