@@ -332,6 +332,8 @@ def test_a_mask_of_robomimic_chooses_demonstrations(tmp_path):
     assert len(found.episodes) == 2
     with pytest.raises(DataError, match="there is no mask 'trian'; did you mean train"):
         load_dataset(f"robomimic:{path}#trian", action_low=-2, action_high=2)
+    with pytest.raises(ConfigError, match="holes=allow is for LeRobot"):
+        load_dataset(f"robomimic:{path}#train?holes=allow", action_low=-2, action_high=2)
 
 
 def test_files_that_are_not_robomimics_are_refused(tmp_path):
@@ -392,6 +394,45 @@ def test_a_lerobot_data_set_is_the_data_set_of_its_arrays(tmp_path, version, suc
     assert found.info["left_out"] == ["observation.images.top"]
     names = [*(f"state[{number}]" for number in range(8)), *(f"environment_state[{axis}]" for axis in "xyz")]
     assert found.info["observation_names"] == [f"observation.{name}" for name in names]
+
+
+@pytest.mark.parametrize(
+    ("lost", "words"),
+    [
+        ([7], "first in episode 1, which jumps from 1 to 3; 19 frames of total_frames 20"),
+        ([5, 6], "episode 1, which begins with 2"),
+        ([9], "19 frames of total_frames 20"),
+        (range(15, 20), "15 frames of total_frames 20; 3 episodes of total_episodes 4"),
+    ],
+)
+def test_a_lerobot_data_set_with_holes_is_refused_or_cut_there(tmp_path, lost, words):
+    root = write_lerobot(tmp_path / "set", "v3.0")
+    info, data = root / "meta" / "info.json", root / "data" / "chunk-000" / "file-000.parquet"
+    info.write_text(json.dumps(json.loads(info.read_text()) | {"total_frames": ROWS, "total_episodes": EPISODES}))
+    kept = np.setdiff1d(np.arange(ROWS), lost)
+    table = parquet.read_table(data)
+    solved = pa.array(EPISODE == 1)  # already before the hole, which does not end the task
+    table = table.set_column(table.schema.get_field_index("next.success"), "next.success", solved)
+    parquet.write_table(table, data)
+    assert "holes" not in load_dataset(f"lerobot:{root}", action_low=-2, action_high=2).info
+    parquet.write_table(table.take(kept), data)
+    with pytest.raises(DataError, match=rf"{words}.*add \?holes=allow"):
+        load_dataset(f"lerobot:{root}", action_low=-2, action_high=2)
+    found = load_dataset(f"lerobot:{root}?holes=allow", action_low=-2, action_high=2)
+    cut = np.append(np.diff(kept) > 1, True) | (np.diff(EPISODE[kept], append=-1) != 0)
+    last = np.diff(EPISODE[kept], append=-1) != 0
+    same = dataset_from_arrays(
+        OBSERVATIONS[kept],
+        ACTIONS[kept],
+        REWARDS[kept],
+        (EPISODE[kept] == 1) & last,
+        episodes=np.cumsum(np.append(False, cut[:-1])),
+        action_low=-2,
+        action_high=2,
+    )
+    assert found.sha256 == same.sha256
+    assert words in found.info["holes"]
+    assert words in "".join(each.text for each in check_dataset(found).findings if each.severity == "warning")
 
 
 def test_what_is_no_lerobot_data_set_is_refused(tmp_path):

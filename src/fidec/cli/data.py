@@ -93,7 +93,8 @@ class SourceArgs:
 
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
     """ogbench:ID, d4rl:ID, npz:PATH, hdf5:PATH, minari:ID, table:PATH, robomimic:PATH, lerobot:DIR, hf:ID, a task id,
-    or the path of a data file. Cameras of a robot's data are named after it: lerobot:DIR?cameras=front&size=64x64."""
+    or the path of a data file. Cameras of a robot's data are named after it: lerobot:DIR?cameras=front&size=64x64.
+    lerobot:DIR?holes=allow reads data with missing frames."""
     data_dir: Path | None = None
     """Directory of the data files; by default the cache directory."""
     action_low: tuple[float, ...] | None = None

@@ -236,12 +236,15 @@ def _check_row_use(info: dict[str, Any]) -> list[Finding]:
 
 
 def _check_left_out(info: dict[str, Any]) -> list[Finding]:
-    """What a source has not read, and where it took rewards from."""
+    """What a source has not read or found, and where it took rewards from."""
     found = []
     if left_out := info.get("left_out"):
         text = f"these parts of an observation are not read: {', '.join(left_out)}."
         advice = "" if "cameras" in info else " Cameras are read if the source names them: ?cameras=NAME&size=64x64."
         found.append(Finding("note", "parts", text + advice))
+    if holes := info.get("holes"):
+        text = f"the data set is incomplete, and is read because its source says holes=allow: {holes}."
+        found.append(Finding("warning", "holes", text))
     if rule := info.get("rewards"):
         found.append(Finding("ok", "rewards", f"rewards: {rule}."))
     return found

@@ -1,6 +1,6 @@
 """The layout of a LeRobotDataset, from its meta data: features, files, and where the frames of an episode are.
 
-meta/info.json            codebase_version, fps, features {name: {dtype, shape, names}}, video_path
+meta/info.json            codebase_version, fps, features {name: {dtype, shape, names}}, video_path, total_frames, ...
 meta/episodes/**.parquet  v3.0: for each episode and camera the file, and the time of its first frame in that file
 """
 
@@ -47,6 +47,9 @@ class Layout:
     chunks_size: int
     names: dict[str, tuple[str, ...]]
     """Names of the dimensions of vectors and actions, of those that have them."""
+    total_frames: int
+    total_episodes: int
+    """0 if the file does not say how many there are."""
 
     def tables(self, folder: str) -> list[Path]:
         """The Parquet files of a folder, in the order of their names."""
@@ -111,6 +114,7 @@ def read_layout(root: Path) -> Layout:
         names = {name: _names(feature) for name, feature in features.items()}
         template = str(info.get("video_path") or VIDEO_PATHS.get(str(version)[:2], ""))
         fps, chunks_size = float(info.get("fps") or 0.0), int(info.get("chunks_size") or 1000)
+        totals = [int(info.get(name) or 0) for name in ("total_frames", "total_episodes")]
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise DataError(
             f"{path}: is not the meta data of a LeRobotDataset ({type(error).__name__}: {error})."
@@ -122,7 +126,7 @@ def read_layout(root: Path) -> Layout:
         missing = "action" if "action" not in kinds else "observation.*"
         raise DataError(f"{path}: the data set has no {missing}; its features are {', '.join(kinds)}.")
     videos = frozenset(name for name in cameras if kinds[name] == "video")
-    return Layout(root, version, fps, tuple(vectors), cameras, videos, template, chunks_size, names)
+    return Layout(root, version, fps, tuple(vectors), cameras, videos, template, chunks_size, names, *totals)
 
 
 def _names(feature: dict[str, Any]) -> tuple[str, ...]:
