@@ -98,7 +98,7 @@ def description_text(facts: dict[str, Any]) -> str:
             if key not in ("rows", "transitions", "next_state_rows", "unused_rows") and value is not None
         },
     }
-    width = max(15, *(len(key) for key in _observation_rows(facts)))
+    width = max(15, *map(len, rows))
     lines = [f"{key:<{width}} {value}" for key, value in rows.items()]
     lines += ["rewards"] if facts["rewards"] else []
     lines += [f"  {label:<24} {count:>9}  {share(count, facts['transitions'])}" for label, count in facts["rewards"]]
