@@ -237,6 +237,15 @@ def test_lists_of_equal_length_are_vectors(tmp_path):
             load_dataset(write(tmp_path, "parquet", mapping, state=ragged, action=ACTIONS.tolist()))
 
 
+def test_vectors_have_one_length_in_all_files(tmp_path):
+    for number, (a, b) in enumerate([(1, 2), (2, 1)]):  # together as many numbers
+        table = {"a": [[0.0] * a] * 3, "b": [[0.0] * b] * 3, "u": [0.0] * 3}
+        parquet.write_table(pa.table(table), tmp_path / f"log{number}.parquet")
+    (tmp_path / "columns.toml").write_text('files = ["*.parquet"]\nobservation = ["a", "b"]\naction = ["u"]\n')
+    with pytest.raises(DataError, match=r"log1.parquet: key 'a' has rows of shape \(2,\)"):
+        load_dataset(f"table:{tmp_path / 'columns.toml'}")
+
+
 def test_a_table_whose_pages_are_damaged_is_refused_in_words(tmp_path):
     source = write(tmp_path, "parquet")
     path = tmp_path / "log.parquet"

@@ -60,9 +60,9 @@ def existing_file(path: str | Path) -> Path:
     raise DataError(f"{file} {what}; expected a data file. Check the path.")
 
 
-def dimension_names(name: str, array: np.ndarray, names: Sequence[str] = ()) -> list[str]:
-    """What the dimensions of a column of vectors are called: q, or q[0] and q[1], or q[hip] and q[knee]."""
-    width = int(np.prod(array.shape[1:]))
+def dimension_names(name: str, shape: Sequence[int], names: Sequence[str] = ()) -> list[str]:
+    """What the dimensions of rows of this shape are called: q, or q[0] and q[1], or q[hip] and q[knee]."""
+    width = int(np.prod(shape))
     if len(names) == width:
         return [f"{name}[{each}]" for each in names]
     return [name] if width == 1 else [f"{name}[{each}]" for each in range(width)]

@@ -155,6 +155,13 @@ class _Chosen(NamedTuple):
     def all(self) -> list[str]:
         return [*self.observation, *self.action, *self.single.values(), *self.extra]
 
+    def dimensions(self, shapes: dict[str, tuple[int, ...]]) -> dict[str, list[str]]:
+        """What the dimensions of observations and actions are called, for `OfflineDataset.info`."""
+        keys = {"observation_names": self.observation, "action_names": self.action}
+        return {
+            key: [each for name in own for each in dimension_names(name, shapes[name])] for key, own in keys.items()
+        }
+
 
 def _choose(path: Path, mapping: Mapping, table: Table | Recording) -> _Chosen:
     where, names = str(table.file), list(table.types)
@@ -178,6 +185,7 @@ def _read_all(path: Path, mapping: Mapping, files: list[Path]) -> tuple[dict[str
     """The names of the dimensions, and the columns of all files. Their order is that of the first file."""
     chosen: _Chosen | None = None
     names: dict[str, list[str]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     tables: list[Columns] = []
     for file in files:
         table = open_table(file, mapping.clock)
@@ -186,33 +194,31 @@ def _read_all(path: Path, mapping: Mapping, files: list[Path]) -> tuple[dict[str
         if other := sorted(set(chosen.all) ^ set(own.all)):
             has, lacks = (file, files[0]) if other[0] in own.all else (files[0], file)
             raise DataError(f"{lacks}: has no column {other[0]!r}, but {has} has; all files need the same columns")
-        own_names, columns = _read(path, table, chosen)
-        names = names or own_names
-        tables.append(columns)
-        for name, array in columns.items():
-            found, first = array.shape[1:], tables[0][name].shape[1:]
-            if found != first:
-                raise DataError(f"{file}: {name} has rows of shape {found}, but {first} in {files[0]}")
+        found = table.read(chosen.all)
+        for name, array in found.items():
+            if shapes.setdefault(name, array.shape[1:]) != array.shape[1:]:
+                raise fail(str(file), name, f" has rows of shape {array.shape[1:]}; {files[0]} has {shapes[name]}.")
+        names = chosen.dimensions(shapes)
+        tables.append(_columns(path, file, chosen, found))
     return names, {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
 
 
-def _read(path: Path, table: Table | Recording, chosen: _Chosen) -> tuple[dict[str, list[str]], Columns]:
-    """The names of the dimensions, and the columns of one file under the names that `build_dataset` knows."""
-    found, where = table.read(chosen.all), str(table.file)
-    rows = len(next(iter(found.values())))
+def _columns(path: Path, file: Path, chosen: _Chosen, found: Columns) -> Columns:
+    """The columns of one file under the names that `build_dataset` knows."""
+    where, rows = str(file), len(next(iter(found.values())))
     if rows == 0:
         raise DataError(f"{where}: has no rows")
     columns = {key: found[name] for key, name in chosen.single.items()}
-    names: dict[str, list[str]] = {}
-    for key, own in (("observation", chosen.observation), ("action", chosen.action)):
-        columns[f"{key}s"] = _joined(where, found, own)
-        names[f"{key}_names"] = [each for name in own for each in dimension_names(name, found[name])]
-    file = str(table.file.relative_to(path.absolute().parent))  # files of several folders may have one name
+    columns |= {
+        "observations": _joined(where, found, chosen.observation),
+        "actions": _joined(where, found, chosen.action),
+    }
+    name = str(file.relative_to(path.absolute().parent))  # files of several folders may have one name
     if "episodes" not in columns:
-        columns["episodes"] = np.full(rows, file)
+        columns["episodes"] = np.full(rows, name)
     else:  # an id may come back in another file
-        columns["episodes"] = np.char.add(f"{file}: ", columns["episodes"].astype(np.str_))
-    return names, columns | {f"column:{name}": found[name] for name in chosen.extra}
+        columns["episodes"] = np.char.add(f"{name}: ", columns["episodes"].astype(np.str_))
+    return columns | {f"column:{name}": found[name] for name in chosen.extra}
 
 
 def _joined(where: str, found: Columns, names: list[str]) -> np.ndarray:

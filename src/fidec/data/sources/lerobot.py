@@ -90,7 +90,7 @@ def load_folder(
     }
     info: dict[str, Any] = {"file": str(root.absolute()), "observation_keys": list(layout.vectors), **(facts or {})}
     info |= {"cameras": chosen} if chosen else {}
-    vectors = ((name, sorted_[name], layout.names[name]) for name in layout.vectors)
+    vectors = ((name, sorted_[name].shape[1:], layout.names[name]) for name in layout.vectors)
     info |= {"observation_names": [each for vector in vectors for each in dimension_names(*vector)]}
     if len(layout.names["action"]) == columns["actions"].shape[1]:
         info["action_names"] = list(layout.names["action"])
