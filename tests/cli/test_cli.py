@@ -390,6 +390,25 @@ def test_broken_data(cli, tmp_path, kind, word):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("changes", "options", "code", "words"),
+    [
+        ({"observations": np.zeros((40, 2, 2))}, "--algo bc", 1, ("'observations'", "(40, 2, 2)")),
+        ({}, "--algo bc --chunk 21", 2, ("--chunk 21", "20 steps")),
+        ({"observations": np.zeros((40, 8, 8, 3), np.uint8)}, "--algo cac", 2, ("flat observations",)),
+        ({"observations": np.zeros((40, 8, 8, 3), np.uint8)}, "--algo bc --delay 1", 1, ("a single image",)),
+        ({"rewards": None}, "--algo iql", 1, ("no rewards",)),
+        ({}, "--algo bc --action-quantile 0.5", 2, ("action_quantile",)),
+    ],
+)
+def test_the_check_refuses_what_training_refuses(cli, tmp_path, changes, options, code, words):
+    columns = {key: value for key, value in (random_columns(40) | changes).items() if value is not None}
+    np.savez(tmp_path / "mine.npz", **columns)
+    check_error(cli("train", "--data", "npz:mine.npz", *options.split(), "--steps", 1, "--out", "run"), code, *words)
+    check_error(cli("data", "check", "npz:mine.npz", *options.split()), code, *words)
+    assert not (tmp_path / "run").exists()
+
+
 def test_wrong_directories(cli, tmp_path, tiny, npz):
     argv = ("train", "--data", f"npz:{npz}", *TINY, "--steps", 20)
     (tmp_path / "file").write_text("mine")

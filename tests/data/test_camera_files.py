@@ -89,6 +89,8 @@ def test_resized_cameras_and_the_names_of_all(tmp_path):
         ("camera=front", "there is no option 'camera'; did you mean cameras"),
         ("cameras=front,front", "two of the same name"),
         ("cameras=images", "there is no camera 'images'"),
+        ("size=8x8&holes=allow", "names no camera"),
+        ("holes=yes", "holes is 'yes'; expected allow"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(tmp_path, options, words):

@@ -173,6 +173,8 @@ def test_batch_holds_the_whole_arrays():
         ({"rewards": np.array([None] * 6)}, r"'rewards' holds Python objects"),
         ({"rewards": np.zeros(6, complex)}, r"'rewards' holds complex numbers"),
         ({"observations": np.zeros(6)}, r"'observations' has shape \(6,\)"),
+        ({"observations": np.zeros((6, 2, 2))}, r"'observations' has shape \(6, 2, 2\)"),
+        ({"observations": np.zeros((6, 4, 4, 3))}, r"'observations' has images of float64; expected uint8"),
         ({"observations": np.zeros((0, 3))}, r"'observations' has shape \(0, 3\)"),
         ({"observations": [[1], [1, 2]]}, r"'observations' is not an array of numbers"),
         ({"actions": np.zeros(6, np.float32)}, r"actions\[:, None\]"),

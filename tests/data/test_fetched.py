@@ -132,6 +132,7 @@ def test_a_lerobot_directory_is_fetched_without_its_videos(faults, tmp_path):
     bounds: dict[str, Any] = {"action_low": -2, "action_high": 2}
     there = load_dataset("lerobot:memory://bucket/set/", **bounds)
     assert there.sha256 == load_dataset(f"lerobot:{root}", **bounds).sha256
+    assert there.sha256 == load_dataset("lerobot:memory://bucket/set?holes=allow", **bounds).sha256
     assert not list((tmp_path / "data").rglob("*.mp4"))
     with pytest.raises(DataError, match="has no objects in meta or data/"):
         load_dataset("lerobot:memory://bucket/none", **bounds)

@@ -106,7 +106,7 @@ def test_the_command_proposes_a_mapping(tmp_path, capsys):
     assert main(["data", "map", str(path)]) == 0
     text = capsys.readouterr().out
     assert 'action = ["/cmd.data"]' in text
-    assert 'observation = ["/arm/joints.position", "/camera.height", "/gripper.open", "/gripper.width"]' in text
+    assert 'observation = ["/arm/joints.position", "/camera.height", "/gripper.width", "/gripper.open"]' in text
     assert 'clock = "/cmd"' in text
     assert 'time = "log_time"' in text
     assert "/camera.data" not in text

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from fidec.cli import main
 from fidec.data import check_dataset, dataset_from_arrays, load_dataset
+from fidec.data.delay import delayed
 from fidec.data.propose import propose
 from fidec.data.statistics import data_statistics
 from fidec.errors import ConfigError, DataError
@@ -43,8 +45,8 @@ action_high = [2.0]
 
 
 def columns() -> dict[str, np.ndarray]:
-    """Columns in an order that is not that of the observation."""
-    found: dict[str, np.ndarray] = {f"q{i}": OBSERVATIONS[:, i] for i in reversed(range(11))}
+    """The order of the observation is that of the file, q10 before q2, and not that of the names."""
+    found: dict[str, np.ndarray] = {f"q{10 - i}": OBSERVATIONS[:, i] for i in range(11)}
     found |= {"u1": ACTIONS[:, 1], "u0": ACTIONS[:, 0], "r": REWARDS, "ep": EPISODE, "t": np.arange(ROWS) * 0.1}
     return found | {"ok": SUCCESS, "note": np.array(["a"] * ROWS)}
 
@@ -73,9 +75,10 @@ def expected(**how: Any):
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_a_table_is_the_data_set_of_its_columns(tmp_path, suffix):
-    """Columns of a pattern are in natural order: q2 before q10."""
+    """Columns of a pattern are in the order of the file."""
     found = load_dataset(write(tmp_path, suffix, MAPPING + 'reward = "r"\n'))
     assert found.sha256 == expected().sha256
+    assert found.info["observation_names"] == [f"q{10 - i}" for i in range(11)]
     assert found.info["rewards"] == "column r"
 
 
@@ -87,10 +90,20 @@ def test_success_gives_sparse_rewards_and_ends_the_task(tmp_path):
     assert "0 at the end of an episode with success" in check_dataset(found).to_text()
 
 
-def test_what_actions_are_called_and_mean_is_recorded_with_the_policy(tmp_path):
-    found = load_dataset(write(tmp_path, "csv", MAPPING + 'reward = "r"\naction_kind = "delta"\n'))
-    actions = data_statistics([found])["actions"]
-    assert (actions["names"], actions["kind"]) == (["u0", "u1"], "delta")
+def test_what_columns_are_called_is_shown_and_recorded_with_the_policy(tmp_path):
+    mapping = MAPPING.replace('"u0", "u1"', '"u*", "aim"').replace('"q*"', '"q10", "q3", "flat"')
+    more = {"aim": ACTIONS.tolist(), "flat": np.zeros(ROWS)}
+    found = load_dataset(write(tmp_path, "parquet", mapping + 'action_kind = "delta"\n', **more))
+    observations, actions = ["q10", "q3", "flat"], ["u1", "u0", "aim[0]", "aim[1]"]
+    text = check_dataset(found).to_text()
+    assert ", ".join(observations) in text
+    assert ", ".join(actions) in text
+    assert "dimensions of the observations are constant (flat)" in text
+    recorded = data_statistics([found])
+    assert (recorded["actions"]["names"], recorded["actions"]["kind"]) == (actions, "delta")
+    assert recorded["observations"]["names"] == observations
+    pending = [f"pending[{number}]" for number in range(4)]
+    assert data_statistics([delayed(found, 1)])["observations"]["names"] == [*observations, *pending]
     with pytest.raises(ConfigError, match="'relative'; expected absolute or delta"):
         load_dataset(write(tmp_path, "csv", MAPPING + 'action_kind = "relative"\n'))
 
@@ -98,12 +111,15 @@ def test_what_actions_are_called_and_mean_is_recorded_with_the_policy(tmp_path):
 def test_a_function_gives_rewards_episode_by_episode(tmp_path, monkeypatch):
     (tmp_path / "my_rewards.py").write_text(
         "import numpy as np\n"
-        "def reward(columns):\n    return np.where(np.arange(len(columns['q0'])) == 0, columns['q0'], 0.0)\n"
+        "def reward(columns):\n    return np.where(np.arange(len(columns['q10'])) == 0, columns['q10'], 0.0)\n"
         "def short(columns):\n    return columns['q0'][:-1]\n"
         "value = 3\n"
     )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    found = load_dataset(write(tmp_path, "csv", MAPPING + 'reward_function = "my_rewards:reward"\n'))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    source = write(tmp_path, "csv", MAPPING + 'reward_function = "my_rewards:reward"\n')
+    assert main(["data", "check", source]) == 0  # finds the module in the current directory
+    found = load_dataset(source)
     rewards = np.where(np.arange(ROWS) % STEPS == 0, OBSERVATIONS[:, 0], 0.0)
     assert found.sha256 == expected(rewards=rewards).sha256
     assert found.info["rewards"] == "by my_rewards:reward"
@@ -125,6 +141,34 @@ def test_each_file_is_an_episode_if_none_is_named(tmp_path):
             csv.writer(file).writerows([table, *zip(*table.values(), strict=True)])
     found = load_dataset(source)
     assert found.info["files"] == len(found.episodes) == 3
+
+
+@pytest.mark.parametrize("episode", ["", 'episode = "ep"\n'])
+def test_files_of_one_name_in_several_folders_are_not_merged(tmp_path, episode):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "log.csv").write_text("ep,q,u\n0,1,0\n0,2,0\n0,3,0\n")
+    mapping = f'files = ["*/log.csv"]\nobservation = ["q"]\naction = ["u"]\n{episode}'
+    (tmp_path / "columns.toml").write_text(mapping)
+    found = load_dataset(f"table:{tmp_path / 'columns.toml'}")
+    assert found.observations[:, 0].tolist() == [1, 2, 1, 2]
+    assert found.next_observations[:, 0].tolist() == [2, 3, 2, 3]
+
+
+def test_the_first_file_gives_the_order_of_columns_and_all_need_the_same(tmp_path):
+    for number, (header, row) in enumerate([("q_b,q_a,u", "1,2,0"), ("u,q_a,q_b", "0,4,3")]):
+        (tmp_path / f"log{number}.csv").write_text(f"{header}\n{row}\n{row}\n")
+    (tmp_path / "columns.toml").write_text('files = ["log*.csv"]\nobservation = ["q_*"]\naction = ["u"]\n')
+    found = load_dataset(f"table:{tmp_path / 'columns.toml'}")
+    assert found.info["observation_names"] == ["q_b", "q_a"]
+    assert found.observations.tolist() == [[1, 2], [3, 4]]
+    for header, lacks in (
+        ("q_a,u", "log2.csv: has no column 'q_b'"),
+        ("q_a,q_b,u,q_c", "log0.csv: has no column 'q_c'"),
+    ):
+        (tmp_path / "log2.csv").write_text(f"{header}\n" + 2 * (",".join("0" for _ in header.split(",")) + "\n"))
+        with pytest.raises(DataError, match=rf"{lacks}.*all files need the same"):
+            load_dataset(f"table:{tmp_path / 'columns.toml'}")
 
 
 @pytest.mark.parametrize(
@@ -193,6 +237,15 @@ def test_lists_of_equal_length_are_vectors(tmp_path):
             load_dataset(write(tmp_path, "parquet", mapping, state=ragged, action=ACTIONS.tolist()))
 
 
+def test_vectors_have_one_length_in_all_files(tmp_path):
+    for number, (a, b) in enumerate([(1, 2), (2, 1)]):  # together as many numbers
+        table = {"a": [[0.0] * a] * 3, "b": [[0.0] * b] * 3, "u": [0.0] * 3}
+        parquet.write_table(pa.table(table), tmp_path / f"log{number}.parquet")
+    (tmp_path / "columns.toml").write_text('files = ["*.parquet"]\nobservation = ["a", "b"]\naction = ["u"]\n')
+    with pytest.raises(DataError, match=r"log1.parquet: key 'a' has rows of shape \(2,\)"):
+        load_dataset(f"table:{tmp_path / 'columns.toml'}")
+
+
 def test_a_table_whose_pages_are_damaged_is_refused_in_words(tmp_path):
     source = write(tmp_path, "parquet")
     path = tmp_path / "log.parquet"
@@ -214,8 +267,22 @@ def test_a_table_alone_says_how_to_map_it_and_the_proposal_loads(tmp_path, capsy
     assert main(["data", "map", str(tmp_path / "log.csv")]) == 2  # it exists
     (tmp_path / "columns.toml").write_text(text + "action_low = [-2.0]\naction_high = [2.0]\n")
     found = load_dataset(f"table:{tmp_path / 'columns.toml'}")
-    assert found.observations.shape[1] == 12  # `ok` looks like a sensor
+    assert found.info["observation_names"] == [*(f"q{10 - i}" for i in range(11)), "ok"]  # `ok` looks like a sensor
     assert np.array_equal(found.rewards, expected().rewards)
+
+
+def test_a_proposal_without_actions_says_at_once_what_to_fill_in(tmp_path, capsys):
+    (tmp_path / "log.csv").write_text("x,effort,command\n1,2,go\n1,2,go\n")
+    assert main(["data", "map", str(tmp_path / "log.csv")]) == 0
+    assert "columns.toml: action is empty: fill in its columns" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match=r"columns.toml: action is empty: fill in its columns"):
+        load_dataset(f"table:{tmp_path / 'columns.toml'}")
+
+
+def test_columns_are_proposed_in_the_order_of_the_file_and_only_numbers():
+    types = {"q10": "float", "q2": "list<item: float>", "u1": "double", "u0": "int64", "target": "string"}
+    types |= {"words": "list<item: string>", "note": "null", "reward": "string", "run": "string"}
+    assert propose(types) == {"observation": ["q10", "q2"], "action": ["u1", "u0"], "episode": ["run"]}
 
 
 def test_names_are_recognised():
@@ -278,6 +345,8 @@ def test_a_mask_of_robomimic_chooses_demonstrations(tmp_path):
     assert len(found.episodes) == 2
     with pytest.raises(DataError, match="there is no mask 'trian'; did you mean train"):
         load_dataset(f"robomimic:{path}#trian", action_low=-2, action_high=2)
+    with pytest.raises(ConfigError, match="holes=allow is for LeRobot"):
+        load_dataset(f"robomimic:{path}#train?holes=allow", action_low=-2, action_high=2)
 
 
 def test_files_that_are_not_robomimics_are_refused(tmp_path):
@@ -303,7 +372,7 @@ def test_files_that_are_not_robomimics_are_refused(tmp_path):
 def write_lerobot(root: Path, version: str, success: bool = True) -> Path:
     """Version 3 has all episodes in one file, earlier ones a file for each episode."""
     features = {name: {"dtype": "float32", "shape": [1]} for name in ("observation.state", "action")}
-    features |= {"observation.environment_state": {"dtype": "float32", "shape": [3]}}
+    features |= {"observation.environment_state": {"dtype": "float32", "shape": [3], "names": ["x", "y", "z"]}}
     features |= {"observation.images.top": {"dtype": "video", "shape": [96, 128, 3]}}
     (root / "meta").mkdir(parents=True)
     (root / "meta" / "info.json").write_text(json.dumps({"codebase_version": version, "features": features}))
@@ -336,6 +405,47 @@ def test_a_lerobot_data_set_is_the_data_set_of_its_arrays(tmp_path, version, suc
     )
     assert found.sha256 == same.sha256
     assert found.info["left_out"] == ["observation.images.top"]
+    names = [*(f"state[{number}]" for number in range(8)), *(f"environment_state[{axis}]" for axis in "xyz")]
+    assert found.info["observation_names"] == [f"observation.{name}" for name in names]
+
+
+@pytest.mark.parametrize(
+    ("lost", "words"),
+    [
+        ([7], "first in episode 1, which jumps from 1 to 3; 19 frames of total_frames 20"),
+        ([5, 6], "episode 1, which begins with 2"),
+        ([9], "19 frames of total_frames 20"),
+        (range(15, 20), "15 frames of total_frames 20; 3 episodes of total_episodes 4"),
+    ],
+)
+def test_a_lerobot_data_set_with_holes_is_refused_or_cut_there(tmp_path, lost, words):
+    root = write_lerobot(tmp_path / "set", "v3.0")
+    info, data = root / "meta" / "info.json", root / "data" / "chunk-000" / "file-000.parquet"
+    info.write_text(json.dumps(json.loads(info.read_text()) | {"total_frames": ROWS, "total_episodes": EPISODES}))
+    kept = np.setdiff1d(np.arange(ROWS), lost)
+    table = parquet.read_table(data)
+    solved = pa.array(EPISODE == 1)  # already before the hole, which does not end the task
+    table = table.set_column(table.schema.get_field_index("next.success"), "next.success", solved)
+    parquet.write_table(table, data)
+    assert "holes" not in load_dataset(f"lerobot:{root}", action_low=-2, action_high=2).info
+    parquet.write_table(table.take(kept), data)
+    with pytest.raises(DataError, match=rf"{words}.*add \?holes=allow"):
+        load_dataset(f"lerobot:{root}", action_low=-2, action_high=2)
+    found = load_dataset(f"lerobot:{root}?holes=allow", action_low=-2, action_high=2)
+    cut = np.append(np.diff(kept) > 1, True) | (np.diff(EPISODE[kept], append=-1) != 0)
+    last = np.diff(EPISODE[kept], append=-1) != 0
+    same = dataset_from_arrays(
+        OBSERVATIONS[kept],
+        ACTIONS[kept],
+        REWARDS[kept],
+        (EPISODE[kept] == 1) & last,
+        episodes=np.cumsum(np.append(False, cut[:-1])),
+        action_low=-2,
+        action_high=2,
+    )
+    assert found.sha256 == same.sha256
+    assert words in found.info["holes"]
+    assert words in "".join(each.text for each in check_dataset(found).findings if each.severity == "warning")
 
 
 def test_what_is_no_lerobot_data_set_is_refused(tmp_path):

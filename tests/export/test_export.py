@@ -244,6 +244,9 @@ def test_differences_are_in_units_of_the_action_range():
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_card_runs_and_the_metadata_are_in_the_file(target, tmp_path):
     policy = policy_of("cac" if target == "numpy" else "flow_bc")
+    names = [f"joint {number}" for number in range(policy.spec.observation_shape[0])]
+    statistics = {"data_statistics": {"observations": {"names": names}}}
+    policy = Policy(policy.algo, policy.options, policy.spec, policy.state, policy.info | statistics)
     out = tmp_path / "out"
     export_policy(policy, target, out, license="MIT `<b>`\n# no", tolerance=1e-4)
     metadata, readme = json.loads((out / "metadata.json").read_text()), (out / "README.md").read_text()
@@ -251,6 +254,7 @@ def test_the_card_runs_and_the_metadata_are_in_the_file(target, tmp_path):
     assert "- Licence: MIT b no\n" in readme
     assert metadata["algo"] == policy.algo
     assert metadata["step"] == 7
+    assert metadata["inputs"][0]["names"] == names
     code = readme.split("```python\n")[1].split("```")[0]
     run_without_fidec(
         out, target, f"import sys\nfor name in BLOCKED: sys.modules[name] = None\nsys.path[:0] = ['']\n{code}"

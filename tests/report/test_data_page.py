@@ -70,9 +70,14 @@ def test_data_without_rewards_has_none(tmp_path):
 
 
 def test_hostile_names_are_text(tmp_path):
-    page = page_of(write_data_page(make(name=HOSTILE), tmp_path / "page.html"))
+    dataset = make(name=HOSTILE)
+    dataset.info.update(observation_names=["hip", "knee", f"column {HOSTILE}"], action_names=["tau", "grip"])
+    page = page_of(write_data_page(dataset, tmp_path / "page.html"))
     assert page.count("script") == 1
     assert any(HOSTILE in text for kind, text in page.text if kind == "h1")
+    captions = " ".join(text for kind, text in page.text)
+    for name in ("knee", f"column {HOSTILE}", "grip"):
+        assert captions.count(name) == 2  # in the facts and over its histogram
 
 
 def test_the_bars_of_a_histogram_are_the_counts():

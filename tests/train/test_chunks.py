@@ -209,6 +209,7 @@ def test_the_budget_is_that_of_a_whole_chunk():
     ("options", "words"),
     [
         ({"chunk": 0}, "chunk must be at least 1"),
+        ({"chunk": 21}, r"--chunk 21 is longer than every episode .* the longest has 20 steps"),
         ({"chunk": 2, "replan": 3}, "--replan 3 is more than --chunk 2"),
         ({"chunk": 3, "n_step": 2}, "--n-step 2 is less than --chunk 3"),
         ({"algo": "bc", "n_step": 2}, "--n-step is for methods that learn a value: bc"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from fidec.cli.executor import read_settings
-from fidec.cli.output import print_json, print_table, subcommands
+from fidec.cli.output import import_from_here, print_json, print_table, subcommands
 from fidec.executors.executor import EXECUTORS, Request
 
 if TYPE_CHECKING:
@@ -93,7 +93,8 @@ class SourceArgs:
 
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
     """ogbench:ID, d4rl:ID, npz:PATH, hdf5:PATH, minari:ID, table:PATH, robomimic:PATH, lerobot:DIR, hf:ID, a task id,
-    or the path of a data file. Cameras of a robot's data are named after it: lerobot:DIR?cameras=front&size=64x64."""
+    or the path of a data file. Cameras of a robot's data are named after it: lerobot:DIR?cameras=front&size=64x64.
+    lerobot:DIR?holes=allow reads data with missing frames."""
     data_dir: Path | None = None
     """Directory of the data files; by default the cache directory."""
     action_low: tuple[float, ...] | None = None
@@ -114,7 +115,19 @@ class ShowArgs(SourceArgs):
 
 @dataclass(frozen=True)
 class CheckArgs(SourceArgs):
-    """Check a data set and explain the findings. The exit code is 1 if there is an error."""
+    """Check a data set and explain the findings. The exit code is 1 if there is an error.
+
+    What `fidec train` refuses is refused here too, by the same checks. The options are those of `fidec train`.
+    """
+
+    algo: str = "bc"
+    """Method that will be trained. The default takes all data that can be trained on."""
+    chunk: int = 1
+    """Steps whose actions the policy chooses together."""
+    delay: int = 0
+    """Steps between an observation and the beginning of its action."""
+    action_quantile: float | None = None
+    """Measure each action dimension by the data's own range, from this quantile to its opposite."""
 
 
 @dataclass(frozen=True)
@@ -245,6 +258,7 @@ def _list(args: ListArgs) -> int:
 
 
 def _map(args: MapArgs) -> int:
+    from fidec.data.mapping import read_mapping
     from fidec.data.propose import proposal
     from fidec.errors import ConfigError
     from fidec.store import files
@@ -258,13 +272,18 @@ def _map(args: MapArgs) -> int:
     with files.writing(out, "the mapping file"):
         files.atomic_write(out, text)
     print(text, end="")
-    print(f"{out}: check it, then `fidec data check table:{out}`", file=sys.stderr)
+    try:
+        read_mapping(out)
+        print(f"{out}: check it, then `fidec data check table:{out}`", file=sys.stderr)
+    except ConfigError as error:  # a key for which no column was found
+        print(error, file=sys.stderr)
     return 0
 
 
 def _load(args: SourceArgs) -> OfflineDataset:
     from fidec.data.source import load_dataset
 
+    import_from_here()  # the module of a reward function
     bounds = {"action_low": args.action_low, "action_high": args.action_high}
     return load_dataset(args.source, cache_dir=args.data_dir, **bounds)
 
@@ -287,8 +306,11 @@ def _show(args: ShowArgs) -> int:
 
 def _check(args: CheckArgs) -> int:
     from fidec.data.check import check_dataset
+    from fidec.train.config import RunConfig
+    from fidec.train.starting import seen_by_run
 
-    report = check_dataset(_load(args))
+    seen = {name: getattr(args, name) for name in ("algo", "chunk", "delay", "action_quantile")}
+    report = check_dataset(seen_by_run(RunConfig(**seen), _load(args)))
     if args.json:
         print_json(report.to_json())
     else:

@@ -1,6 +1,6 @@
 """Cameras of robots' data: which ones a source text names, their size, and their frames as one mapped array.
 
-lerobot:DIR?cameras=front,wrist&size=64x64
+lerobot:DIR?cameras=front,wrist&size=64x64&holes=allow
 
 Frames are decoded and resized once, into the directory `.fidec-unpacked` beside the data (see `unpack`).
 """
@@ -25,7 +25,7 @@ from fidec.register import unknown
 LARGEST = 4096  # pixels of a side
 STATE = "state"  # the part of an observation with all vectors, beside the parts of cameras
 _OPTIONS = re.compile(r"\?((?:[a-z_]+=[^?&=]*)(?:&[a-z_]+=[^?&=]*)*)$")
-_KEYS = ("cameras", "size")
+_KEYS = ("cameras", "size", "holes")
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class Cameras:
     """As the user wrote them; `all` is every camera."""
     size: tuple[int, int] | None = None
     """Height and width; None keeps the size of each camera."""
+    holes: bool = False
+    """LeRobot only: whether frames and episodes may be missing."""
 
     def chosen(self, where: str, known: Sequence[str]) -> dict[str, str]:
         """{name of the part: camera}. The last part of a camera's name is enough if only one camera has it."""
@@ -67,8 +69,10 @@ def split_cameras(what: str) -> tuple[str, Cameras]:
     for key in given:
         if key not in _KEYS:
             raise ConfigError(f"{what!r}: {unknown('option', key, _KEYS)}")
+    if given.get("holes", "allow") != "allow":
+        raise ConfigError(f"{what!r}: holes is {given['holes']!r}; expected allow")
     names = tuple(filter(None, given.get("cameras", "").split(",")))
-    if not names:
+    if not names and set(given) != {"holes"}:
         raise ConfigError(
             f"{what!r} names no camera; expected such as ?cameras=front,wrist&size=64x64, or cameras=all"
         )
@@ -80,7 +84,7 @@ def split_cameras(what: str) -> tuple[str, Cameras]:
                 f"{what!r}: size is {given['size']!r}; expected HEIGHTxWIDTH, such as 64x64, at most {LARGEST} each"
             )
         size = int(parts[1]), int(parts[2])
-    return match.string[: match.start()], Cameras(names, size)
+    return match.string[: match.start()], Cameras(names, size, "holes" in given)
 
 
 def with_state(state: np.ndarray, parts: dict[str, np.ndarray]) -> Any:

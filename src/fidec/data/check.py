@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fidec.data.dataset import OfflineDataset
-from fidec.data.describe import describe_dataset, description_text, share
+from fidec.data.describe import describe_dataset, description_text, names_of, share
 from fidec.data.mapped import chunk_rows, chunks, extremes
 from fidec.parts import arrays_of, named
 
@@ -116,7 +116,8 @@ def _check_constant(dataset: OfflineDataset) -> list[Finding]:
         if len(constant) == 0:
             findings.append(Finding("ok", "constant", f"no dimension of the {key} is constant."))
         elif dataset.size > 1:
-            names = ", ".join(map(str, constant[:10])) + (", ..." if len(constant) > 10 else "")
+            called = names_of(dataset, key) or range(low.size)
+            names = ", ".join(str(called[at]) for at in constant[:10]) + (", ..." if len(constant) > 10 else "")
             severity, advice = ("warning", doubtful) if key == "actions" else ("note", harmless)
             text = f"{len(constant)} of {low.size} dimensions of the {key} are constant ({names}): {advice}."
             findings.append(Finding(severity, "constant", text))
@@ -235,12 +236,15 @@ def _check_row_use(info: dict[str, Any]) -> list[Finding]:
 
 
 def _check_left_out(info: dict[str, Any]) -> list[Finding]:
-    """What a source has not read, and where it took rewards from."""
+    """What a source has not read or found, and where it took rewards from."""
     found = []
     if left_out := info.get("left_out"):
         text = f"these parts of an observation are not read: {', '.join(left_out)}."
         advice = "" if "cameras" in info else " Cameras are read if the source names them: ?cameras=NAME&size=64x64."
         found.append(Finding("note", "parts", text + advice))
+    if holes := info.get("holes"):
+        text = f"the data set is incomplete, and is read because its source says holes=allow: {holes}."
+        found.append(Finding("warning", "holes", text))
     if rule := info.get("rewards"):
         found.append(Finding("ok", "rewards", f"rewards: {rule}."))
     return found

@@ -7,7 +7,7 @@ dtype that `OfflineDataset` uses.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -58,6 +58,14 @@ def existing_file(path: str | Path) -> Path:
         return file
     what = "is a directory" if file.is_dir() else "is not a regular file" if file.exists() else "does not exist"
     raise DataError(f"{file} {what}; expected a data file. Check the path.")
+
+
+def dimension_names(name: str, shape: Sequence[int], names: Sequence[str] = ()) -> list[str]:
+    """What the dimensions of rows of this shape are called: q, or q[0] and q[1], or q[hip] and q[knee]."""
+    width = int(np.prod(shape))
+    if len(names) == width:
+        return [f"{name}[{each}]" for each in names]
+    return [name] if width == 1 else [f"{name}[{each}]" for each in range(width)]
 
 
 def require_keys(where: str, present: Collection[str], needed: tuple[str, ...]) -> None:

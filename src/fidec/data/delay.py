@@ -28,11 +28,15 @@ def delayed(dataset: OfflineDataset, delay: int) -> OfflineDataset:
     """The same transitions with late observations. Actions, rewards and masks stay with their rows."""
     rows = np.arange(dataset.size)
     starts = np.repeat(dataset.episodes[:, 0], np.diff(dataset.episodes)[:, 0])
+    info = {**dataset.info, "delay": delay}
+    if "observation_names" in info and not isinstance(dataset.observations, dict):
+        added = range(delay * dataset.actions.shape[1])
+        info["observation_names"] = [*info["observation_names"], *(f"{PENDING}[{number}]" for number in added)]
     return dataclasses.replace(
         dataset,
         observations=_late(dataset, rows, starts, delay),
         next_observations=_late(dataset, rows + 1, starts, delay),
-        info={**dataset.info, "delay": delay},
+        info=info,
     )
 
 

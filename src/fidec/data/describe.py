@@ -7,9 +7,28 @@ from typing import Any
 
 import numpy as np
 
+from fidec.data.cameras import STATE
 from fidec.data.dataset import OfflineDataset
 from fidec.data.mapped import extremes
 from fidec.parts import map_parts, named
+
+
+def names_of(dataset: OfflineDataset, key: str) -> list[str] | None:
+    """What the columns of `actions`, or of the vectors in `observations`, are called, if the source says it."""
+    keys = {
+        "actions": "action_names",
+        "observations": "observation_names",
+        f"observations/{STATE}": "observation_names",
+    }
+    names = dataset.info.get(keys.get(key, ""))
+    return names if names and dataset.arrays()[key].shape[1:] == (len(names),) else None
+
+
+def info_text(value: Any) -> str:
+    """A value of `OfflineDataset.info` in words."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {each}" for key, each in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def describe_dataset(dataset: OfflineDataset) -> dict[str, Any]:
@@ -74,12 +93,12 @@ def description_text(facts: dict[str, Any]) -> str:
         "ends": f"{facts['ends_of_task']} by the task (mask 0), {facts['ends_by_cut']} cut (mask 1)",
         "mask 0": f"{facts['masked_rows']} rows, {share(facts['masked_rows'], facts['transitions'])}",
         **{
-            key: str(value)
+            key: info_text(value)
             for key, value in facts["info"].items()
             if key not in ("rows", "transitions", "next_state_rows", "unused_rows") and value is not None
         },
     }
-    width = max(15, *(len(key) for key in _observation_rows(facts)))
+    width = max(15, *map(len, rows))
     lines = [f"{key:<{width}} {value}" for key, value in rows.items()]
     lines += ["rewards"] if facts["rewards"] else []
     lines += [f"  {label:<24} {count:>9}  {share(count, facts['transitions'])}" for label, count in facts["rewards"]]

@@ -1,6 +1,6 @@
 """The layout of a LeRobotDataset, from its meta data: features, files, and where the frames of an episode are.
 
-meta/info.json            codebase_version, fps, features {name: {dtype, shape, names}}, video_path
+meta/info.json            codebase_version, fps, features {name: {dtype, shape, names}}, video_path, total_frames, ...
 meta/episodes/**.parquet  v3.0: for each episode and camera the file, and the time of its first frame in that file
 """
 
@@ -45,8 +45,11 @@ class Layout:
     """Cameras that are stored as videos; the others are images in the tables."""
     video_path: str
     chunks_size: int
-    action_names: tuple[str, ...] = ()
-    """Names of the action's dimensions, if the data set has them."""
+    names: dict[str, tuple[str, ...]]
+    """Names of the dimensions of vectors and actions, of those that have them."""
+    total_frames: int
+    total_episodes: int
+    """0 if the file does not say how many there are."""
 
     def tables(self, folder: str) -> list[Path]:
         """The Parquet files of a folder, in the order of their names."""
@@ -108,12 +111,10 @@ def read_layout(root: Path) -> Layout:
         own = sorted((name for name in kinds if name.startswith("observation")), key=lambda n: (n != STATE, n))
         pictures = [name for name in own if kinds[name] in ("video", "image")]
         cameras = {name: _size(path, name, features[name]) for name in pictures}
-        names = features.get("action", {}).get("names") or ()
-        if isinstance(names, dict) and len(names) == 1:  # such as {"motors": [...]}
-            (names,) = names.values()
-        names = tuple(names) if isinstance(names, list) and all(isinstance(name, str) for name in names) else ()
+        names = {name: _names(feature) for name, feature in features.items()}
         template = str(info.get("video_path") or VIDEO_PATHS.get(str(version)[:2], ""))
         fps, chunks_size = float(info.get("fps") or 0.0), int(info.get("chunks_size") or 1000)
+        totals = [int(info.get(name) or 0) for name in ("total_frames", "total_episodes")]
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise DataError(
             f"{path}: is not the meta data of a LeRobotDataset ({type(error).__name__}: {error})."
@@ -125,7 +126,15 @@ def read_layout(root: Path) -> Layout:
         missing = "action" if "action" not in kinds else "observation.*"
         raise DataError(f"{path}: the data set has no {missing}; its features are {', '.join(kinds)}.")
     videos = frozenset(name for name in cameras if kinds[name] == "video")
-    return Layout(root, version, fps, tuple(vectors), cameras, videos, template, chunks_size, names)
+    return Layout(root, version, fps, tuple(vectors), cameras, videos, template, chunks_size, names, *totals)
+
+
+def _names(feature: dict[str, Any]) -> tuple[str, ...]:
+    """The names of a feature's dimensions; none if it does not say them."""
+    names = feature.get("names")
+    if isinstance(names, dict) and len(names) == 1:  # such as {"motors": [...]}
+        (names,) = names.values()
+    return tuple(names) if isinstance(names, list) and all(isinstance(name, str) for name in names) else ()
 
 
 def _size(path: Path, name: str, feature: dict[str, Any]) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Which columns of a table are what: a small TOML file that a user writes, or `fidec data map` proposes.
 
 files = ["log-*.csv"]            relative to this file; CSV or Parquet
-observation = ["q*", "gripper"]  columns in this order; * stands for any text
+observation = ["q*", "gripper"]  columns in this order; * stands for any text, in the order of the file
 action = ["tau*"]
 episode = "episode"              without it each file is an episode
 reward = "reward"                or `success`, or `reward_function`, or none of the three
@@ -13,15 +13,15 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fidec.data.arrays import build_dataset
-from fidec.data.columns import fail, flag_vector
+from fidec.data.columns import dimension_names, fail, flag_vector
 from fidec.data.dataset import OfflineDataset
-from fidec.data.recordings import SUFFIX, open_table
-from fidec.data.tables import match_columns, natural
+from fidec.data.recordings import SUFFIX, Recording, open_table
+from fidec.data.tables import Table, match_columns, natural
 from fidec.errors import ConfigError, DataError
 from fidec.store.tables import TableReader, read_table
 
@@ -35,7 +35,7 @@ class Mapping:
     files: tuple[str, ...]
     """Paths or patterns, relative to the mapping file, read in natural order: log2 before log10."""
     observation: tuple[str, ...]
-    """Columns of the observation, by name or pattern."""
+    """Columns of the observation, by name or pattern. Those of one pattern are in the order of the first file."""
     action: tuple[str, ...]
     """Columns of the action."""
     action_kind: str | None = None
@@ -69,9 +69,14 @@ class Mapping:
             raise ConfigError(f"{' and '.join(given)} are given: rewards have one source")
         if self.action_kind not in (None, "absolute", "delta"):
             raise ConfigError(f"action_kind is {self.action_kind!r}; expected absolute or delta")
-        for name in ("files", "observation", "action"):
+        if not self.files:
+            raise ConfigError("files is empty: name at least one file")
+        for name, example in (("observation", "q*"), ("action", "tau*")):
             if not getattr(self, name):
-                raise ConfigError(f"{name} is empty: name at least one")
+                raise ConfigError(
+                    f'{name} is empty: fill in its columns, such as {name} = ["{example}"]. `fidec data map FILE` '
+                    "lists the columns of a file"
+                )
 
     @property
     def rule(self) -> str:
@@ -105,9 +110,8 @@ def load_mapped(path: Path, source: str, action_low: Any = None, action_high: An
     """The data set of a mapping file."""
     mapping = read_mapping(path)
     files = files_of(path, mapping)
-    tables = [_read(path, file, mapping) for file in files]
     where = str(path)
-    whole: dict[str, Any] = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+    names, whole = _read_all(path, mapping, files)
     rows = len(whole["actions"])
     for name in ("terminals", "truncations", "success"):
         if name in whole:
@@ -129,23 +133,42 @@ def load_mapped(path: Path, source: str, action_low: Any = None, action_high: An
     given = action_low is not None or action_high is not None
     bounds = (action_low, action_high) if given else (mapping.action_low, mapping.action_high)
     whole |= {"action_low": bounds[0], "action_high": bounds[1]}
-    info: dict[str, Any] = {"file": str(path.absolute()), "files": len(tables), "rewards": mapping.rule}
-    if len(mapping.action) == whole["actions"].shape[1] and not any("*" in name for name in mapping.action):
-        info["action_names"] = list(mapping.action)
+    info: dict[str, Any] = {"file": str(path.absolute()), "files": len(files), "rewards": mapping.rule}
+    info |= names
     info |= {} if mapping.action_kind is None else {"action_kind": mapping.action_kind}
     if any(file.suffix.lower() == SUFFIX for file in files):
         info |= {"resampled": f"rows are the messages of {mapping.clock}; other topics hold their last value"}
     return build_dataset(whole, where=where, name=path.stem, source=source, info=info)
 
 
-def _read(path: Path, file: Path, mapping: Mapping) -> dict[str, np.ndarray]:
-    """The columns of one file under the names that `build_dataset` knows."""
-    table = open_table(file, mapping.clock)
-    where, names = str(file), list(table.types)
+class _Chosen(NamedTuple):
+    """The names of the columns that are read from a file."""
+
+    observation: list[str]
+    action: list[str]
+    single: dict[str, str]
+    """By the names that `build_dataset` knows."""
+    extra: list[str]
+    """What a reward function is given."""
+
+    @property
+    def all(self) -> list[str]:
+        return [*self.observation, *self.action, *self.single.values(), *self.extra]
+
+    def dimensions(self, shapes: dict[str, tuple[int, ...]]) -> dict[str, list[str]]:
+        """What the dimensions of observations and actions are called, for `OfflineDataset.info`."""
+        keys = {"observation_names": self.observation, "action_names": self.action}
+        return {
+            key: [each for name in own for each in dimension_names(name, shapes[name])] for key, own in keys.items()
+        }
+
+
+def _choose(path: Path, mapping: Mapping, table: Table | Recording) -> _Chosen:
+    where, names = str(table.file), list(table.types)
     observation = match_columns(where, "observation", mapping.observation, names)
     action = match_columns(where, "action", mapping.action, names)
     if both := [name for name in observation if name in action]:
-        raise DataError(f"{path}: the column {both[0]!r} of {file.name} is both an observation and an action")
+        raise DataError(f"{path}: the column {both[0]!r} of {table.file.name} is both an observation and an action")
     single = {
         "rewards": mapping.reward,
         "success": mapping.success,
@@ -155,18 +178,47 @@ def _read(path: Path, file: Path, mapping: Mapping) -> dict[str, np.ndarray]:
         "truncations": mapping.truncation,
     }
     single = {key: name for key, name in single.items() if name is not None}
-    extra = names if mapping.reward_function is not None else []
-    found = table.read([*observation, *action, *single.values(), *extra])
-    rows = len(next(iter(found.values())))
+    return _Chosen(observation, action, single, names if mapping.reward_function is not None else [])
+
+
+def _read_all(path: Path, mapping: Mapping, files: list[Path]) -> tuple[dict[str, list[str]], Columns]:
+    """The names of the dimensions, and the columns of all files. Their order is that of the first file."""
+    chosen: _Chosen | None = None
+    names: dict[str, list[str]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    tables: list[Columns] = []
+    for file in files:
+        table = open_table(file, mapping.clock)
+        own = _choose(path, mapping, table)
+        chosen = chosen or own
+        if other := sorted(set(chosen.all) ^ set(own.all)):
+            has, lacks = (file, files[0]) if other[0] in own.all else (files[0], file)
+            raise DataError(f"{lacks}: has no column {other[0]!r}, but {has} has; all files need the same columns")
+        found = table.read(chosen.all)
+        for name, array in found.items():
+            if shapes.setdefault(name, array.shape[1:]) != array.shape[1:]:
+                raise fail(str(file), name, f" has rows of shape {array.shape[1:]}; {files[0]} has {shapes[name]}.")
+        names = chosen.dimensions(shapes)
+        tables.append(_columns(path, file, chosen, found))
+    return names, {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+
+
+def _columns(path: Path, file: Path, chosen: _Chosen, found: Columns) -> Columns:
+    """The columns of one file under the names that `build_dataset` knows."""
+    where, rows = str(file), len(next(iter(found.values())))
     if rows == 0:
-        raise DataError(f"{file}: has no rows")
-    columns = {key: found[name] for key, name in single.items()}
-    columns |= {"observations": _joined(where, found, observation), "actions": _joined(where, found, action)}
-    if mapping.episode is None:
-        columns["episodes"] = np.full(rows, file.name)
+        raise DataError(f"{where}: has no rows")
+    columns = {key: found[name] for key, name in chosen.single.items()}
+    columns |= {
+        "observations": _joined(where, found, chosen.observation),
+        "actions": _joined(where, found, chosen.action),
+    }
+    name = str(file.relative_to(path.absolute().parent))  # files of several folders may have one name
+    if "episodes" not in columns:
+        columns["episodes"] = np.full(rows, name)
     else:  # an id may come back in another file
-        columns["episodes"] = np.char.add(f"{file.name}: ", columns["episodes"].astype(np.str_))
-    return columns | {f"column:{name}": found[name] for name in extra}
+        columns["episodes"] = np.char.add(f"{name}: ", columns["episodes"].astype(np.str_))
+    return columns | {f"column:{name}": found[name] for name in chosen.extra}
 
 
 def _joined(where: str, found: Columns, names: list[str]) -> np.ndarray:

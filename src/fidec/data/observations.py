@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fidec.data.columns import check_length, fail, observation_array
+from fidec.data.columns import check_length, fail, numbers, observation_array
 from fidec.data.mapped import take
 from fidec.parts import Observations, is_image, is_part_name, map_parts, named, rows_of
 
@@ -60,7 +60,7 @@ def join_parts(where: str, columns: Mapping[str, Any]) -> dict[str, Any]:
 def observation_column(where: str, key: str, value: Any) -> Observations:
     """A checked column: (N, ...) float32 or uint8 images; of parts each one is a vector or an image."""
     if not isinstance(value, Mapping):
-        return observation_array(where, key, value)
+        return _part(where, key, value)
     arrays = {name: _part(where, f"{key}/{name}", value[name]) for name in sorted(value)}
     rows = rows_of(arrays)
     for name, array in arrays.items():
@@ -123,15 +123,16 @@ def _words(names: Iterable[Any]) -> str:
 
 
 def _part(where: str, key: str, value: Any) -> np.ndarray:
-    """A part is (rows, n) numbers, or (rows, height, width, channels) uint8."""
+    """A single array, or a part, is (rows, n) numbers, or (rows, height, width, channels) uint8."""
     array = observation_array(where, key, value)
     shape = tuple(array.shape[1:])
     if len(shape) != 1 and not is_image(shape):
         raise fail(
             where,
             key,
-            f" has shape {array.shape}; expected (rows, features) or (rows, height, width, channels).",
+            f" has shape {array.shape}; expected (rows, features) or (rows, height, width, channels). Reshape "
+            "vectors, give grey images one channel, and episodes as a list: list(observations).",
         )
     if is_image(shape) and array.dtype != np.uint8:
-        raise fail(where, key, f" has images of {np.asarray(value).dtype}; expected uint8, from 0 to 255.")
+        raise fail(where, key, f" has images of {numbers(where, key, value).dtype}; expected uint8, from 0 to 255.")
     return array

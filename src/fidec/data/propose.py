@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fidec.data.recordings import Recording, open_table
-from fidec.data.tables import natural
 from fidec.errors import DataError
 
 # By the part of a name before its number: action_0, tau3, "cmd.x".
@@ -22,20 +21,24 @@ _SINGLE = {
     "truncation": r"(next[._]|is[._])?(truncat(ed|ion)|timeout)s?",
 }
 _COUNTERS = r"(index|frame([._]?(index|id))?|step|row|unnamed: 0|)"
-_NUMBERS = ("int", "uint", "float", "double", "halffloat", "bool", "list", "fixed_size_list", "large_list")
+_NUMBER = r"(u?int\d*|halffloat|float|double|bool)"
+_NUMBERS = rf"{_NUMBER}|(large_|fixed_size_)?list<[^:]+: {_NUMBER}( not null)?>(\[\d+\])?|list of \d+"
+_TYPES = {"episode": r"(?!.*list).*", "time": rf"{_NUMBER}|(timestamp|duration)\[.*"}  # of columns that may be others
 
 
-def propose(names: Mapping[str, str]) -> dict[str, list[str]]:
-    """The columns for each key of a mapping file. What is neither a key nor an action is observed."""
+def propose(types: Mapping[str, str]) -> dict[str, list[str]]:
+    """The columns for each key of a mapping file, in the order of the file. What else is numbers is observed."""
     found: dict[str, list[str]] = {"observation": [], "action": []}
-    for name in sorted(names, key=natural):
+    for name, kind in types.items():
         low = name.lower().strip().lstrip("/")
-        key = next((key for key, pattern in _SINGLE.items() if re.fullmatch(pattern, low)), None)
-        if key is not None and key not in found:
+        key = next((key for key, pattern in _SINGLE.items() if re.fullmatch(pattern, low)), "")
+        if key and key not in found and re.fullmatch(_TYPES.get(key, _NUMBER), kind):
             found[key] = [name]
+        elif not re.fullmatch(_NUMBERS, kind):
+            continue
         elif re.fullmatch(_ACTION, low):
             found["action"].append(name)
-        elif not re.fullmatch(_COUNTERS, low) and ".header." not in low and names[name].startswith(_NUMBERS):
+        elif not re.fullmatch(_COUNTERS, low) and ".header." not in low:
             found["observation"].append(name)
     if "reward" in found:
         found.pop("success", None)  # rewards have one source
@@ -45,10 +48,15 @@ def propose(names: Mapping[str, str]) -> dict[str, list[str]]:
 def proposal(files: list[Path], out: Path) -> str:
     """A mapping file for these tables, with a comment for what has to be checked."""
     first = open_table(files[0])
-    names = first.types
+    names = dict(first.types)
     for other in files[1:]:
-        if set(open_table(other).types) != set(names):
-            raise DataError(f"{other} has other columns than {files[0]}: map them one by one, or rename columns")
+        types = open_table(other).types
+        if unlike := sorted(set(types) ^ set(names)):
+            has, lacks = (other, files[0]) if unlike[0] in types else (files[0], other)
+            raise DataError(
+                f"{lacks} has no column {unlike[0]!r}, but {has} has: map them one by one, or rename columns"
+            )
+        names |= {name: kind for name, kind in types.items() if not re.fullmatch(_NUMBERS, kind)}
     root = out.absolute().parent
     paths = [file.absolute() for file in files]
     if outside := [path for path in paths if not path.is_relative_to(root)]:

@@ -3,6 +3,7 @@
 Messages of different topics have different times. A row is a message of one topic, the clock; every other column has
 the last value that was logged before. Rows before the first message of a column are left out. ROS 2 messages (CDR,
 with their definitions in the file) and JSON are decoded; other topics, images and lists of messages are no columns.
+Columns are in the order of the names of their topics, because messages come at random, and then as in the message.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 
 from fidec.data.columns import existing_file, fail
 from fidec.data.memory import free_host_memory, unreadable
-from fidec.data.tables import Table
+from fidec.data.tables import Table, natural
 from fidec.errors import ConfigError, DataError
 from fidec.extras import require
 from fidec.register import unknown
@@ -42,12 +43,11 @@ class Recording:
 
     def __init__(self, path: Path, clock: str | None):
         self.file, self.clock = existing_file(path), clock
+        messages = {topic: message for topic, _, message in self._messages(None, first=True)}
+        self.topics = sorted(messages, key=natural)
         self.types: dict[str, str] = {TIME: "double"}
-        self.topics: list[str] = []
-        for topic, _, message in self._messages(None, first=True):
-            self.topics.append(topic)
-            self.types |= {f"{topic}.{name}": kind for name, kind in _fields(message)}
-        self.topics.sort()
+        for topic in self.topics:
+            self.types |= {f"{topic}.{name}": kind for name, kind in _fields(messages[topic])}
 
     def read(self, names: Sequence[str]) -> dict[str, np.ndarray]:
         """Columns by name: (rows,) numbers or text, or (rows, n) for lists of equal length."""

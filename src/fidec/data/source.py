@@ -122,15 +122,15 @@ def load_dataset(
 
 
 def _local(scheme: str, entry: DataSource, what: str, cache_dir: CacheDir) -> str:
-    """`what` or, if it is a URL, the path of its copy in the cache. A part after # stays."""
-    place, hash_, part = what.partition("#")
+    """`what` or, if it is a URL, the path of its copy in the cache. A part after #, or options after ?, stay."""
+    place, mark, part = what.partition("?" if isinstance(entry.at_url, tuple) else "#")
     url = as_url(place)
     if url is None:
         return what
     if entry.at_url is None:
         raise ConfigError(f"'{scheme}:' data is not read from a URL: copy {url} to this machine and name its path.")
     copy = fetch_file(url, cache_dir) if entry.at_url == "file" else fetch_folders(url, entry.at_url, cache_dir)
-    return f"{copy}{hash_}{part}"
+    return f"{copy}{mark}{part}"
 
 
 def absolute_source(source: str) -> str:

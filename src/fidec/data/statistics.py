@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from fidec.data.dataset import OfflineDataset
+from fidec.data.describe import names_of
 from fidec.data.mapped import chunk_rows, chunks
 from fidec.data.moments import moments_of
-from fidec.parts import Observations, arrays_of, is_image, map_parts
+from fidec.parts import Observations, arrays_of, is_image, map_parts, named
 
 FRAMES = 4096  # images that are read of a data set, at equal distances: all of them may be many gigabytes
 AT_BOUND = 0.999  # of the way from the middle of the bounds; data never lies on a bound exactly
@@ -45,18 +46,21 @@ def data_statistics(datasets: Sequence[OfflineDataset]) -> dict[str, Any]:
     """Statistics of all rows of these data sets, for JSON. The same data gives the same numbers.
 
     Observations and actions have `mean`, `std`, `low` and `high` for each dimension, in the user's units. `distance`
-    has quantiles of `distances` of the observations. Actions also have their `names` and their `kind`, absolute or
-    delta, if the data says them. `at_bound` is the share of action dimensions at a bound.
+    has quantiles of `distances` of the observations. If the data says them, both have the
+    `names` of their columns, those of parts in a dictionary, and actions their `kind`, absolute or delta. `at_bound`
+    is the share of action dimensions at a bound.
     """
     spec = datasets[0].spec
     observations = _columns(_features(datasets))
     mean, std = np.asarray(observations["mean"]), np.asarray(observations["std"])
     far = np.concatenate([distances(part, mean, std) for part in _features(datasets)])
     edge = sum(int((np.abs(part) > AT_BOUND).sum()) for each in datasets for part in chunks(each.actions))
-    said = {name: datasets[0].info.get(f"action_{name}") for name in ("names", "kind")}
+    keys = {key: key.partition("/")[2] for key in named("observations", datasets[0].observations)}
+    names = {part: found for key, part in keys.items() if (found := names_of(datasets[0], key)) is not None}
+    said = {"names": names_of(datasets[0], "actions"), "kind": datasets[0].info.get("action_kind")}
     return {
         "rows": sum(each.size for each in datasets),
-        "observations": observations,
+        "observations": observations | ({"names": names.get("", names)} if names else {}),
         "distance": dict(zip(("p50", "p99", "max"), np.quantile(far, (0.5, 0.99, 1.0)).tolist(), strict=True)),
         "actions": _columns(
             spec.to_user_units(part).astype(np.float64) for each in datasets for part in chunks(each.actions)

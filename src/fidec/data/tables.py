@@ -27,11 +27,11 @@ def natural(name: str) -> list[Any]:
 
 
 def match_columns(where: str, key: str, patterns: Sequence[str], names: Sequence[str]) -> list[str]:
-    """The columns that the patterns name, in the order of the patterns; those of one pattern in natural order."""
+    """The columns that the patterns name, in the order of the patterns; those of one pattern as in the file."""
     found: list[str] = []
     for pattern in patterns:
         # A name is taken as it is first: it may contain a bracket or a star.
-        own = [pattern] if pattern in names else sorted((n for n in names if fnmatchcase(n, pattern)), key=natural)
+        own = [pattern] if pattern in names else [name for name in names if fnmatchcase(name, pattern)]
         if not own:
             raise DataError(f"{where}: {unknown(f'column for `{key}`', pattern, names)}")
         found += [name for name in own if name not in found]

@@ -28,6 +28,9 @@ def describe(policy: Policy, program: Program, choice: Choice, target: str, lice
     """The metadata that do not depend on the run or the verification."""
     spec, low_high = policy.spec, policy.spec.bounds
     parts = named("observations", spec.observations(lambda part: part))
+    statistics = policy.info.get("data_statistics", {})
+    names = statistics.get("observations", {}).get("names", {})  # of the only part, or by part
+    names = names if isinstance(names, dict) else {"": names}
     inputs: list[dict[str, Any]] = [
         {
             "name": name,
@@ -38,6 +41,7 @@ def describe(policy: Policy, program: Program, choice: Choice, target: str, lice
             else "of the data that was trained on",
             "frame_stack": spec.frame_stack if part.image else 1,
             **({"history": spec.history} if spec.history > 1 and not part.image else {}),
+            **({"names": names[part.name]} if part.name in names else {}),
         }
         for name, part in parts.items()
     ]
@@ -50,7 +54,7 @@ def describe(policy: Policy, program: Program, choice: Choice, target: str, lice
     steps = [spec.chunk] if spec.chunk > 1 else []
     output = {"name": "actions", "shape": ["batch", *steps, spec.step_dim], "dtype": "float32"}
     output |= {"units": "of the data that was trained on", "low": low_high[0], "high": low_high[1]}
-    said = policy.info.get("data_statistics", {}).get("actions", {})
+    said = statistics.get("actions", {})
     output |= {name: said[name] for name in ("names", "kind") if name in said}
     return {
         "format": FORMAT,

@@ -34,6 +34,16 @@ def check_rewards(algo: str, datasets: list[OfflineDataset]) -> None:
             )
 
 
+def check_chunk(chunk: int, datasets: list[OfflineDataset]) -> None:
+    """Raise if no episode has all steps of a chunk: its last actions could not be learned."""
+    longest = max(int(np.diff(dataset.episodes).max()) for dataset in datasets)
+    if chunk > longest:
+        raise ConfigError(
+            f"--chunk {chunk} is longer than every episode of {' and '.join(each.source for each in datasets)}: the "
+            f"longest has {longest} steps. Give at most --chunk {longest}"
+        )
+
+
 def is_checked(config: RunConfig, dataset: OfflineDataset) -> bool:
     """Whether the data is checked before training. A task's data is known; data on the disk is read often enough."""
     return config.task is None and config.check_data and not dataset.mapped

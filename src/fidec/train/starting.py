@@ -17,7 +17,15 @@ from fidec.store.remote import as_url
 from fidec.store.rundir import RunDirectory, check_no_results
 from fidec.store.staging import stage_existing, stage_new
 from fidec.store.trackers import check_installed
-from fidec.train.checks import check_agree, check_data, check_method, check_rewards, check_same_data, with_data
+from fidec.train.checks import (
+    check_agree,
+    check_chunk,
+    check_data,
+    check_method,
+    check_rewards,
+    check_same_data,
+    with_data,
+)
 from fidec.train.config import OnlineConfig, RunConfig
 from fidec.train.configfile import ARRAYS
 from fidec.train.devices import check_devices
@@ -276,5 +284,15 @@ def _load(
         check_agree(dataset, buffer)
     dataset, *others = seen_by(config, dataset, *([] if buffer is None else [buffer]))
     buffer = others[0] if others else None
-    check_rewards(config.algo, [data for data in (dataset, buffer) if data is not None])
+    datasets = [data for data in (dataset, buffer) if data is not None]
+    check_rewards(config.algo, datasets)
+    check_chunk(config.chunk, datasets)
     return dataset, buffer
+
+
+def seen_by_run(config: RunConfig, dataset: OfflineDataset) -> OfflineDataset:
+    """The data as a new run would see it. Raises what `begin` would raise about it, but for findings of its check."""
+    config = resolve(config)
+    dataset, _ = _load(config, dataset, None)
+    check_method(config, dataset, spec_of(config, dataset), None)
+    return dataset

@@ -6,7 +6,8 @@ videos/               one MP4 file an episode (v2), or many episodes one after a
 
 The observation is all vectors `observation.*`: `observation.state` first, the others in sorted order. Cameras are
 read if they are named: `lerobot:DIR?cameras=front,wrist&size=64x64`. An episode that ends with `next.success`, or
-with `next.done` and without `next.truncated`, ends the task; all others were cut.
+with `next.done` and without `next.truncated`, ends the task; all others were cut. Missing frames or episodes are an
+error, unless the source says `?holes=allow`: then an episode is cut where frames are missing.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 from fidec.console import Progress
 from fidec.data.arrays import build_dataset
 from fidec.data.cameras import Cameras, resize, split_cameras, stored_frames, with_options, with_state
-from fidec.data.columns import flag_vector
+from fidec.data.columns import dimension_names, flag_vector
 from fidec.data.dataset import OfflineDataset
 from fidec.data.frames import picture, video_frames
 from fidec.data.lerobot import Layout, folder, read_layout
@@ -63,10 +64,17 @@ def load_folder(
     whole = _read(layout, files)
     order = np.lexsort((whole["frame_index"], whole["episode_index"]))
     sorted_ = {key: array[order] for key, array in whole.items()}
-    episodes = sorted_["episode_index"]
-    same = episodes[1:] == episodes[:-1]
-    if (same & (np.diff(sorted_["frame_index"]) == 0)).any():
+    episodes, frames = sorted_["episode_index"], sorted_["frame_index"]
+    first = np.append(True, episodes[1:] != episodes[:-1])
+    if (~first[1:] & (np.diff(frames) == 0)).any():
         raise DataError(f"{root}: two rows of data/ have the same episode_index and frame_index.")
+    jumps = np.where(first, frames, np.diff(frames, prepend=-1) - 1) != 0  # rows before which frames are missing
+    holes = _holes(layout, episodes, frames, jumps)
+    if holes and not cameras.holes:
+        raise DataError(
+            f"{root}: {holes}. Copy or download the whole data set again, or add ?holes=allow to the source "
+            "(&holes=allow after other options): an episode is then cut where frames are missing."
+        )
     parts = {part: _frames(layout, camera, cameras, files, whole, order) for part, camera in chosen.items()}
     state = np.concatenate(
         [np.zeros((len(order), 0), np.float32), *(_flat(sorted_[v]) for v in layout.vectors)], axis=1
@@ -75,15 +83,18 @@ def load_folder(
         "observations": with_state(state, parts),
         "actions": _flat(sorted_["action"]),
         "rewards": sorted_.get("next.reward"),
-        "terminals": _terminals(str(root), sorted_, np.append(~same, True)),
-        "episodes": episodes,
+        "terminals": _terminals(str(root), sorted_, np.append(first[1:], True)),
+        "episodes": np.cumsum(first | jumps),
         "action_low": action_low,
         "action_high": action_high,
     }
     info: dict[str, Any] = {"file": str(root.absolute()), "observation_keys": list(layout.vectors), **(facts or {})}
     info |= {"cameras": chosen} if chosen else {}
-    if len(layout.action_names) == columns["actions"].shape[1]:
-        info["action_names"] = list(layout.action_names)
+    vectors = ((name, sorted_[name].shape[1:], layout.names[name]) for name in layout.vectors)
+    info |= {"observation_names": [each for vector in vectors for each in dimension_names(*vector)]}
+    if len(layout.names["action"]) == columns["actions"].shape[1]:
+        info["action_names"] = list(layout.names["action"])
+    info |= {"holes": holes} if holes else {}
     left_out = [camera for camera in layout.cameras if camera not in chosen.values()]
     info |= {"left_out": left_out} if left_out else {}
     return build_dataset(columns, where=str(root), name=name, source=source, info=info)
@@ -99,6 +110,20 @@ def _read(layout: Layout, files: list[Path]) -> dict[str, np.ndarray]:
             tables.append(Table(file).read(wanted))
             progress.advance(1)
     return {key: np.concatenate([table[key] for table in tables]) for key in wanted}
+
+
+def _holes(layout: Layout, episodes: np.ndarray, frames: np.ndarray, jumps: np.ndarray) -> str:
+    """What is missing, in words; nothing if the data set is complete."""
+    found = []
+    if jumps.any():
+        row = int(jumps.argmax())
+        inside = row and episodes[row - 1] == episodes[row]
+        place = f"jumps from {frames[row - 1]} to {frames[row]}" if inside else f"begins with {frames[row]}"
+        found.append(f"gaps in frame_index: {int(jumps.sum())}, first in episode {episodes[row]}, which {place}")
+    own = len(set(episodes.tolist()))
+    counts = (len(frames), layout.total_frames, "frame"), (own, layout.total_episodes, "episode")
+    found += [f"{have} {name}s of total_{name}s {total}" for have, total, name in counts if have < total]
+    return "; ".join(found)
 
 
 def _terminals(where: str, columns: dict[str, np.ndarray], ends: np.ndarray) -> np.ndarray | None:

@@ -23,7 +23,7 @@ from fidec.data.columns import existing_file, fail, flag_vector, numbers
 from fidec.data.dataset import OfflineDataset
 from fidec.data.hdf5 import open_hdf5, read_array
 from fidec.data.source import CacheDir, DataSource, absolute_path
-from fidec.errors import DataError
+from fidec.errors import ConfigError, DataError
 from fidec.register import unknown
 from fidec.store.files import sha256_file
 
@@ -32,6 +32,8 @@ _DEMO = re.compile(r"demo_(\d+)")
 
 def load(what: str, *, cache_dir: CacheDir = None, action_low: Any = None, action_high: Any = None) -> OfflineDataset:
     path, cameras = split_cameras(what)
+    if cameras.holes:
+        raise ConfigError(f"{what!r}: holes=allow is for LeRobot data sets. Leave it out")
     path, split = _split(path)
     file = existing_file(path)
     where = str(file)

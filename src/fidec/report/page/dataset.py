@@ -13,7 +13,7 @@ import numpy as np
 from fidec.data.cameras import resize
 from fidec.data.check import Report, check_dataset
 from fidec.data.dataset import OfflineDataset
-from fidec.data.describe import share
+from fidec.data.describe import info_text, names_of, share
 from fidec.data.frames import png
 from fidec.errors import FidecError
 from fidec.parts import is_image, named
@@ -67,11 +67,12 @@ def data_parts(dataset: OfflineDataset, heading: str = "h2") -> Iterator[Html]:
     yield tag(heading, "Actions")
     units = "In [-1, 1]." if dataset.action_low is None else "Rescaled to [-1, 1] from the bounds of the data."
     yield tag("p", units, class_="soft")
-    yield _histograms("action", dataset.actions)
+    yield _histograms("action", dataset.actions, names_of(dataset, "actions"))
     for name, array in named("observations", dataset.observations).items():
         part = name.partition("/")[2]
         yield tag(heading, f"Observation: {part}" if part else "Observations")
-        yield _frames(part or "image", array) if is_image(array.shape[1:]) else _histograms(part or "column", array)
+        image, names = is_image(array.shape[1:]), names_of(dataset, name)
+        yield _frames(part or "image", array) if image else _histograms(part or "column", array, names)
     yield tag(heading, "Checks")
     findings = [[finding.topic, finding.severity, finding.text] for finding in report.findings]
     yield table(["topic", "result", "what was found"], findings, class_="words")
@@ -112,13 +113,7 @@ def _facts(facts: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "ends", f"{facts['ends_of_task']} by the task (mask 0), {facts['ends_by_cut']} cut (mask 1)"
     for key, value in facts["info"].items():
         if value is not None and key not in ("rows", "transitions", "next_state_rows", "unused_rows"):
-            yield key.replace("_", " "), _words(value)
-
-
-def _words(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key}: {each}" for key, each in value.items())
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+            yield key.replace("_", " "), info_text(value)
 
 
 def _returns(dataset: OfflineDataset) -> np.ndarray:
@@ -135,16 +130,17 @@ def _episodes(dataset: OfflineDataset) -> Iterator[Chart]:
         )
 
 
-def _histograms(name: str, array: Any) -> Html:
-    """A histogram of each column."""
+def _histograms(name: str, array: Any, names: list[str] | None) -> Html:
+    """A histogram of each column, under its name or its number."""
     step = max(1, -(-len(array) // ROWS))
     flat = np.asarray(array[np.arange(0, len(array), step)]).reshape(-(-len(array) // step), -1)
     shown = min(flat.shape[1], COLUMNS)
     notes = [f"One row in {step} is drawn."] if step > 1 else []
     notes += [f"The first {shown} of {flat.shape[1]} columns."] if shown < flat.shape[1] else []
+    titles = names or [f"{name} {index}" for index in range(shown)]
     return join(
         tag("p", " ".join(notes), class_="soft") if notes else None,
-        tag("div", *(histogram(f"{name} {index}", flat[:, index]) for index in range(shown)), class_="small"),
+        tag("div", *(histogram(titles[index], flat[:, index]) for index in range(shown)), class_="small"),
     )
 
 
