@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -115,11 +114,8 @@ def test_a_function_gives_rewards_episode_by_episode(tmp_path, monkeypatch):
         "def short(columns):\n    return columns['q0'][:-1]\n"
         "value = 3\n"
     )
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.chdir(tmp_path)
-    source = write(tmp_path, "csv", MAPPING + 'reward_function = "my_rewards:reward"\n')
-    assert main(["data", "check", source]) == 0  # finds the module in the current directory
-    found = load_dataset(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = load_dataset(write(tmp_path, "csv", MAPPING + 'reward_function = "my_rewards:reward"\n'))
     rewards = np.where(np.arange(ROWS) % STEPS == 0, OBSERVATIONS[:, 0], 0.0)
     assert found.sha256 == expected(rewards=rewards).sha256
     assert found.info["rewards"] == "by my_rewards:reward"

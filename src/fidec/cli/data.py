@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from fidec.cli.executor import read_settings
-from fidec.cli.output import import_from_here, print_json, print_table, subcommands
+from fidec.cli.output import print_json, print_table, subcommands
 from fidec.executors.executor import EXECUTORS, Request
 
 if TYPE_CHECKING:
@@ -283,7 +283,6 @@ def _map(args: MapArgs) -> int:
 def _load(args: SourceArgs) -> OfflineDataset:
     from fidec.data.source import load_dataset
 
-    import_from_here()  # the module of a reward function
     bounds = {"action_low": args.action_low, "action_high": args.action_high}
     return load_dataset(args.source, cache_dir=args.data_dir, **bounds)
 

@@ -102,7 +102,7 @@ def subcommands(program: str, commands: Mapping[str, Command], argv: list[str]) 
 
 
 def import_from_here() -> None:
-    """Let `--env my_module:MyEnv-v0`, or a `reward_function`, be in the current directory, as with `python -m`."""
+    """Let `--env my_module:MyEnv-v0` find a module in the current directory, as `python -m` does."""
     if (here := os.getcwd()) not in sys.path:
         sys.path.append(here)
 
