@@ -45,7 +45,11 @@ class App:
         async def guard(request: Any, handler: Any) -> Any:
             return await self._guard(request, handler)
 
-        app = web.Application(middlewares=[guard], client_max_size=self.server.largest_message)
+        app = web.Application(
+            middlewares=[guard],
+            client_max_size=self.server.largest_message,
+            handler_args={"auto_decompress": False},  # aiohttp would inflate each body, also one that nobody reads
+        )
         app.router.add_get("/", self._root)
         app.router.add_post("/act", self._act)
         app.router.add_get("/health", self._health)
@@ -60,6 +64,7 @@ class App:
         """Check who asks, and turn errors into answers."""
         web = self._web
         try:
+            _check_encoding(request.headers)
             if request.path not in _OPEN:
                 self._gate.check_site(request.headers)
                 if request.path != "/" or self._is_upgrade(request):
@@ -205,6 +210,14 @@ class App:
                     await asyncio.sleep(0.005)
         closing = [socket.close(code=1001, message=b"the server stops") for socket in list(self.server.clients)]
         await asyncio.gather(*closing, return_exceptions=True)
+
+
+def _check_encoding(headers: Any) -> None:
+    """Refuse compressed bodies: a small one may hold gigabytes."""
+    encodings = ",".join(headers.getall("Content-Encoding", ())).split(",")
+    for name in map(str.strip, encodings):
+        if name.lower() not in ("", "identity"):
+            raise Refused("encoding", f"the body has the Content-Encoding {name[:40]!r}: send it without one")
 
 
 def _name(client: Any) -> Any:
