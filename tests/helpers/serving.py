@@ -12,13 +12,13 @@ import aiohttp
 import jax
 import msgpack
 import numpy as np
-from aiohttp import web
 
 import fidec
 from fidec import algos, rng
 from fidec.data.statistics import data_statistics
 from fidec.serve.app import App
 from fidec.serve.lanes import Lanes
+from fidec.serve.run import bind, listening
 from fidec.serve.security import Gate
 from fidec.serve.server import Server
 from fidec.train.policy import Policy
@@ -120,16 +120,12 @@ async def serving(lanes: Lanes, token: str | None = None, **options: Any):
     said: list[str] = []
     server = Server(lanes, "0", said.append, **options)
     app = App(server, Gate("127.0.0.1", token))
-    server.start()
-    runner = web.AppRunner(app.application(), access_log=None, shutdown_timeout=0.2)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        async with aiohttp.ClientSession(f"http://127.0.0.1:{runner.addresses[0][1]}") as session:
-            yield Client(session, server, app, said)
-    finally:
-        await app.stop()
-        await runner.cleanup()
+    bound = bind("127.0.0.1", 0)
+    async with (
+        listening(app, bound, shutdown_timeout=0.2),
+        aiohttp.ClientSession(f"http://127.0.0.1:{bound.getsockname()[1]}") as session,
+    ):
+        yield Client(session, server, app, said)
 
 
 def talk(lanes: Lanes, test: Callable[[Client], Awaitable[Any]], **options: Any) -> Any:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import re
 
 import aiohttp
 import numpy as np
 import pytest
+from aiohttp.compression_utils import ZLibDecompressor
 
 from fidec.serve import page, streams
 from fidec.serve.security import Gate
@@ -91,6 +93,41 @@ def test_bad_requests_get_a_reason(lanes):
         assert client.said == []
 
     talk(lanes, test)
+
+
+@pytest.mark.parametrize("shown", [None, TOKEN, "wrong"])
+def test_compressed_bodies_are_refused_and_never_inflated(lanes, shown, monkeypatch):
+    inflated = []
+
+    def inflate(*words, **options):
+        inflated.append(words)
+        return ZLibDecompressor(*words, **options)
+
+    monkeypatch.setattr("aiohttp.http_parser.ZLibDecompressor", inflate)
+    bomb = gzip.compress(bytes(2**20)) * 900  # of 1 MB, that inflates to 1 GB
+    assert 5e5 < len(bomb) < 2e6
+    headers = {} if shown is None else {"Authorization": f"Bearer {shown}"}
+    refused = [("gzip", bomb)] * 4
+    refused += [(name, b"garbage") for name in ("gzip", "deflate", "br", "zstd", "GZip", "other", "identity, gzip")]
+
+    async def test(client):
+        sent = [
+            client.post(body, path, headers=headers | {"Content-Encoding": name})
+            for path in ("/", "/act", "/health", "/nothing")
+            for name, body in refused
+        ]
+        *answers, own = await asyncio.gather(*sent, client.post(ASK, headers={"Authorization": f"Bearer {TOKEN}"}))
+        for (status, answer), (name, _) in zip(answers, refused * 4, strict=True):
+            assert (status, answer["reason"]) == (415, "encoding")
+            assert repr(name.rpartition(" ")[2]) in answer["error"]
+        assert own[0] == 200
+        for name in ("identity", "Identity", ""):
+            how = {"Authorization": f"Bearer {TOKEN}", "Content-Encoding": name}
+            assert (await client.post(ASK, headers=how))[0] == 200
+        assert client.server.metrics.errors["encoding"] == len(answers)
+        assert client.said == inflated == []
+
+    talk(lanes, test, token=None if shown is None else TOKEN)
 
 
 def test_a_token_is_needed_for_all_but_the_health(lanes):

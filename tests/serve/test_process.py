@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import resource
 import signal
 import socket as sockets
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import aiohttp
@@ -36,9 +37,11 @@ def run(tmp_path_factory, npz):
     return out
 
 
-def start(processes, run, *options: object) -> tuple[subprocess.Popen, str]:
-    """A server and its address."""
+def start(processes, run, *options: object, files: int | None = None) -> tuple[subprocess.Popen, str]:
+    """A server and its address; it may open this many files."""
     process = processes.start("serve", run, "--port", 0, *options)
+    if files is not None:
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (files, files))  # it reads it some seconds later
     for line in some(process.stdout):
         if line.startswith("serving at "):
             return process, line.removeprefix("serving at ").strip()
@@ -102,6 +105,30 @@ def test_a_server_serves_and_stops_at_sigterm(processes, run):
     err = some(process.stderr).read()
     assert err.endswith("stopped\n")
     assert "Traceback" not in err
+
+
+def test_idle_connections_leave_room_for_clients(processes, run):
+    """300 connections never finish their headers, and the process may open 200 files."""
+    process, url = start(processes, run, "--batch", 1, files=200)
+    address = ("127.0.0.1", int(url.rpartition(":")[2]))
+
+    async def talk() -> None:
+        async with aiohttp.ClientSession(url) as session:
+            socket = await Socket.open(session, "/")
+            await socket()
+            with ExitStack() as stack:
+                for _ in range(300):
+                    stack.enter_context(sockets.create_connection(address, timeout=5)).send(b"GET / HTTP/1.1\r\n")
+                answer = await asyncio.to_thread(requests.post, f"{url}/act", json=ASK, timeout=5)
+                assert answer.status_code == 200
+                assert (await socket())["step"] == 1
+                assert (await (await Socket.open(session, "/"))())["step"] == 0
+                assert len(os.listdir(f"/proc/{process.pid}/fd")) < 200 - 32
+
+    asyncio.run(talk())
+    process.terminate()
+    assert process.wait(timeout=10) == 0
+    assert "OSError" not in some(process.stderr).read()
 
 
 @pytest.mark.slow

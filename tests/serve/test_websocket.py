@@ -110,6 +110,18 @@ def test_a_message_that_is_too_large_closes_the_connection_and_nothing_else(lane
     talk(lanes, test)
 
 
+def test_a_compressed_frame_closes_its_websocket_and_nothing_else(lanes):
+    async def test(client):
+        socket, other = await client.connect(), await client.connect()
+        await socket.socket.send_bytes(bytes(2**25), compress=15)  # although compression was not agreed on
+        assert (await socket.socket.receive()).type == aiohttp.WSMsgType.CLOSE
+        assert socket.socket.close_code == 1002
+        assert (await other())["step"] == 0
+        assert client.server.metrics.errors["malformed"] == 1
+
+    talk(lanes, test)
+
+
 async def episode(socket, seed: int, steps: int = 4) -> np.ndarray:
     seen = np.random.default_rng(seed).normal(size=(steps, 3)).astype(np.float32)
     first = await socket.actions(seen[0], seed=seed, reset=True)

@@ -17,7 +17,7 @@ class ExportArgs:
     """Write a policy as files that need no fidec: ONNX, StableHLO, or NumPy source with safetensors.
 
     Normalisation of observations and units of actions are inside. Random numbers are an input, `noise`. The export is
-    compared with the policy before it is kept. metadata.json and README.md describe it.
+    compared with the policy before it is kept. metadata.json and README.md describe it, with hashes of the files.
     """
 
     directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -49,7 +49,7 @@ class ExportArgs:
 def main(argv: list[str]) -> int:
     args = parse(ExportArgs, argv, "fidec export")
 
-    from fidec.export.card import FILES
+    from fidec.export.card import FILES, METADATA
     from fidec.export.run import export_policy
 
     own = ("directory", "to", "out", "json", "deterministic")
@@ -63,7 +63,7 @@ def main(argv: list[str]) -> int:
         print_json(result)
         return 0
     checked = result["verification"]
-    print(f"{result['directory']}: {', '.join((*FILES[args.to], 'metadata.json', 'README.md'))}")
+    print(f"{result['directory']}: {', '.join((*FILES[args.to], METADATA, 'README.md'))}")
     for entry in (*result["inputs"], *result["outputs"]):
         print(f"  {entry['name']:<13} ({', '.join(map(str, entry['shape']))}) {entry['dtype']}")
     ties = f"; {checked['ties']} in which two candidates had equal values left out" if checked["ties"] else ""

@@ -17,6 +17,7 @@ from fidec.store.rundir import RunDirectory
 from fidec.train.policy import Policy
 
 FORMAT = 1
+METADATA = "metadata.json"
 FILES = {"onnx": ("policy.onnx",), "stablehlo": ("policy.stablehlo",), "numpy": ("policy.py", "policy.safetensors")}
 NEEDS = {"onnx": "onnxruntime", "stablehlo": "jax, flatbuffers", "numpy": "numpy"}
 TITLES = {"onnx": "ONNX", "stablehlo": "StableHLO", "numpy": "NumPy"}
@@ -98,8 +99,8 @@ def plain(text: Any) -> str:
     return "".join(character for character in words if character.isprintable())[:200]
 
 
-def readme(metadata: Mapping[str, Any]) -> str:
-    """The model card."""
+def readme(metadata: Mapping[str, Any], digest: str) -> str:
+    """The model card; `digest` is the SHA-256 of metadata.json."""
     target, verification = metadata["target"], metadata["verification"]
     noise = [each for each in metadata["inputs"] if each["name"] == "noise"]
     (actions,) = metadata["outputs"]
@@ -136,6 +137,7 @@ def readme(metadata: Mapping[str, Any]) -> str:
         snippet(metadata),
         "```",
         "",
+        *_check(metadata, digest),
         "## Verification",
         "",
     ]
@@ -158,6 +160,25 @@ def readme(metadata: Mapping[str, Any]) -> str:
             f"was configured: {', '.join(shown)}."
         )
     return "\n".join(lines) + "\n"
+
+
+def _check(metadata: Mapping[str, Any], digest: str) -> list[str]:
+    """How to find out whether the files are those that were exported."""
+    own = "`policy.py` compares itself and the arrays with the hashes in `metadata.json` when it is imported. "
+    return [
+        "## Check of the files",
+        "",
+        "A damaged file may give other actions without an error. "
+        + (own if metadata["target"] == "numpy" else "The program above does not check it. ")
+        + "In this directory (on macOS with `shasum -a 256`):",
+        "",
+        "```sh",
+        "sha256sum --check <<END",
+        *(f"{each}  {name}" for name, each in {**metadata["files"], METADATA: digest}.items()),
+        "END",
+        "```",
+        "",
+    ]
 
 
 def _stacked(entry: Mapping[str, Any]) -> str:

@@ -1,4 +1,7 @@
-"""The two files of an export to NumPy: `policy.py`, which needs NumPy alone, and `policy.safetensors`."""
+"""The two files of an export to NumPy: `policy.py`, which needs NumPy alone, and `policy.safetensors`.
+
+`policy.py` compares both with the hashes in `metadata.json` when it is imported: it has numbers of the policy too.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,29 @@ _HEAD = '''"""A policy as a NumPy program. README.md describes it. Written by fi
     actions = policy.act(observations{noise})
 """
 
+import hashlib
 import json
 from pathlib import Path
 
 import numpy as np
 
 
-def load(path):
+def read(name):
+    """The bytes of a file beside this one; ValueError unless they have the SHA-256 of metadata.json."""
+    data = Path(__file__).with_name(name).read_bytes()
+    found = hashlib.sha256(data).hexdigest()
+    try:
+        expected = json.loads(Path(__file__).with_name("metadata.json").read_bytes())["files"][name]
+    except (KeyError, TypeError, ValueError):
+        expected = "none"
+    if found != expected:
+        words = f"{{name}} has SHA-256 {{found}}, metadata.json has {{expected}}"
+        raise ValueError(words + ": copy the whole export again")
+    return data
+
+
+def load(data):
     """The arrays of a safetensors file: the length of the header, the header as JSON, then the bytes."""
-    data = Path(path).read_bytes()
     length = int.from_bytes(data[:8], "little")
     types = {{"F32": "<f4", "I32": "<i4", "U32": "<u4", "U8": "|u1", "BOOL": "|b1"}}
     arrays = {{}}
@@ -38,7 +55,8 @@ def load(path):
     return arrays
 
 
-W = load(Path(__file__).with_name("policy.safetensors"))
+read("policy.py")
+W = load(read("policy.safetensors"))
 '''
 _NOISE = '''
 

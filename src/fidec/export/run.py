@@ -63,12 +63,13 @@ def export_policy(
     try:
         with files.writing(place, "the export"), replacing_directory(place) as new:
             _write(new, to, program, metadata)
+            _write_metadata(new, to, metadata)  # which the program of NumPy reads
             compared = _compare(policy, choice, sample, verify.run_alone(to, new, sample), tolerance)
             metadata["verification"] = {**counts, **compared, "seed": seed}
             if to == "onnx":  # once more, with the result
                 _write(new, to, program, metadata)
-            files.write_json(new / "metadata.json", metadata)
-            files.atomic_write(new / "README.md", card.readme(metadata))
+            metadata = _write_metadata(new, to, metadata)
+            files.atomic_write(new / "README.md", card.readme(metadata, files.sha256_file(new / card.METADATA)))
     except BaseException:
         for parent in created:
             with contextlib.suppress(OSError):
@@ -113,6 +114,13 @@ def _write(directory: Path, target: str, program: Program, metadata: dict[str, A
         from fidec.export.numpy_file import write_files
 
         write_files(directory, program, metadata)
+
+
+def _write_metadata(directory: Path, target: str, metadata: dict[str, Any]) -> dict[str, Any]:
+    """Write and return the metadata with the hashes of the target's files."""
+    metadata = metadata | {"files": {name: files.sha256_file(directory / name) for name in card.FILES[target]}}
+    files.write_json(directory / card.METADATA, metadata)
+    return metadata
 
 
 def _compare(policy: Policy, choice: Choice, sample: verify.Sample, actions: Any, tolerance: float) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from fidec.extras import require
 from fidec.serve import page, wire
+from fidec.serve.connections import Connection, Connections, most_connections
 from fidec.serve.errors import Refused
 from fidec.serve.security import Gate
 from fidec.serve.server import Server
@@ -17,7 +18,6 @@ from fidec.serve.streams import Stream
 
 PURPOSE = "fidec serve"
 PATIENCE = 20.0  # seconds for a client to send its request, or to take its answer
-MOST_CLIENTS = 1024  # open websockets
 _OPEN = ("/health", "/healthz")  # for load balancers and for openpi, without a token
 _HEADERS = {
     "Server": "fidec",
@@ -37,15 +37,24 @@ class App:
         require("msgpack", "serve", PURPOSE)
         self.server, self._gate = server, gate
         self._active, self._stopping = 0, False
+        self.connections = Connections(most_connections(), lambda: self._count(Refused("overload", "")))
 
     def application(self) -> Any:
         web = self._web
 
         @web.middleware
         async def guard(request: Any, handler: Any) -> Any:
-            return await self._guard(request, handler)
+            connection = _connection(request)
+            with connection.request():
+                response = await self._guard(request, handler)
+                connection.answered |= response.status < 400
+                return response
 
-        app = web.Application(middlewares=[guard], client_max_size=self.server.largest_message)
+        app = web.Application(
+            middlewares=[guard],
+            client_max_size=self.server.largest_message,
+            handler_args={"auto_decompress": False},  # aiohttp would inflate each body, also one that nobody reads
+        )
         app.router.add_get("/", self._root)
         app.router.add_post("/act", self._act)
         app.router.add_get("/health", self._health)
@@ -60,6 +69,7 @@ class App:
         """Check who asks, and turn errors into answers."""
         web = self._web
         try:
+            _check_encoding(request.headers)
             if request.path not in _OPEN:
                 self._gate.check_site(request.headers)
                 if request.path != "/" or self._is_upgrade(request):
@@ -117,6 +127,7 @@ class App:
         except TimeoutError:
             raise Refused("malformed", f"the message did not arrive within {PATIENCE:g} s") from None
         message = wire.read_json(body)
+        _connection(request).keeps = True
         client = message.get("client") or request.transport
         self._active += 1
         try:
@@ -146,10 +157,11 @@ class App:
     async def _socket(self, request: Any) -> Any:
         if self._stopping:
             raise Refused("stopping", "the server stops")
-        if len(self.server.clients) >= MOST_CLIENTS:
-            raise Refused("overload", f"{MOST_CLIENTS} websockets are open. Try again later")
+        if len(self.server.clients) >= self.connections.most_websockets:
+            raise Refused("overload", f"{len(self.server.clients)} websockets are open. Try again later")
         limit = self.server.largest_message
         socket = self._web.WebSocketResponse(compress=False, max_msg_size=limit, timeout=1.0)
+        _connection(request).keeps = True
         await socket.prepare(request)
         self.server.clients.add(socket)
         try:
@@ -205,6 +217,21 @@ class App:
                     await asyncio.sleep(0.005)
         closing = [socket.close(code=1001, message=b"the server stops") for socket in list(self.server.clients)]
         await asyncio.gather(*closing, return_exceptions=True)
+
+
+def _check_encoding(headers: Any) -> None:
+    """Refuse compressed bodies: a small one may hold gigabytes."""
+    encodings = ",".join(headers.getall("Content-Encoding", ())).split(",")
+    for name in map(str.strip, encodings):
+        if name.lower() not in ("", "identity"):
+            raise Refused("encoding", f"the body has the Content-Encoding {name[:40]!r}: send it without one")
+
+
+def _connection(request: Any) -> Connection:
+    """The connection of a request; ConnectionError if its client has gone."""
+    if request.transport is None:
+        raise ConnectionResetError("the client has gone")
+    return request.transport.get_protocol()
 
 
 def _name(client: Any) -> Any:

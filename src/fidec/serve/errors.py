@@ -10,6 +10,7 @@ STATUS = {
     "dtype": 400,
     "not_finite": 400,
     "too_large": 413,
+    "encoding": 415,  # a compressed body
     "token": 401,
     "origin": 403,
     "overload": 503,
