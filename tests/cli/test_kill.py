@@ -15,8 +15,12 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from fidec.store.checkpoint import Checkpoints
+from fidec.store.rundir import RunDirectory
+from helpers.faults import contents, move_run
 from helpers.runs import TASK, Processes, fingerprint
 
 STEPS, EVALUATE, SAVE = 6000, 3000, 50
@@ -147,6 +151,23 @@ def test_sigkill_at_random_times(processes, maze, reference, compile_cache, tmp_
     assert sum(point > 0 for point in points) >= 0.8 * KILLS
     assert len(set(points)) >= 0.8 * KILLS
     assert inside >= 1
+
+
+def test_another_run_at_the_path_of_a_run_keeps_every_byte(processes, npz, tmp_path):
+    other, run = tmp_path / "other", Run(tmp_path / "run")
+    with RunDirectory.create(other) as made:
+        made.write_status("done", 100)
+        Checkpoints(made.checkpoints).save(100, {"weight": np.zeros(3)})
+    often = ("--batch-size", 16, "--log-interval", 50, "--checkpoint-interval", 50)
+    argv = ("train", "--data", f"npz:{npz}", "--algo", "tiny", *often, "--steps", 10**6, "--out", run.path)
+    run.process = processes.start(*argv)
+    run.wait(lambda: run.newest() >= 100)
+    moved = move_run("renamed", run.path, other)
+    _, err = run.process.communicate(timeout=120)
+    assert run.process.returncode == 1, err
+    assert f"no longer at {run.path}" in err
+    assert f"--resume {moved}" in err
+    assert contents(run.path) == contents(other)
 
 
 @pytest.mark.slow

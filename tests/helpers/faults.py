@@ -57,18 +57,23 @@ KILLER = """
 import os, shutil, signal, sys
 from pathlib import Path
 
-def die_at(n):
+armed, struck = globals().get("armed", True), False
+strike = globals().get("strike", lambda directory: os.kill(os.getpid(), signal.SIGKILL))
+
+def strike_at(n, directory):
     seen = 0
     def event(name, arguments):
+        global struck
         nonlocal seen
         if name == "open":
             relevant = isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
         else:
             relevant = name in ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "fsync")
-        if relevant:
-            if seen == n:
-                os.kill(os.getpid(), signal.SIGKILL)
+        if relevant and armed:
             seen += 1
+            if seen == n + 1:
+                struck = True
+                strike(directory)
     os.fsync = lambda descriptor: event("fsync", ())
     sys.addaudithook(event)
 
@@ -79,14 +84,14 @@ for n in range(200):
     shutil.copytree(root / "original", directory)
     child = os.fork()
     if child == 0:
-        die_at(n)
+        strike_at(n, directory)
         work(directory, before)
-        os._exit(0)
+        os._exit(3 if struck else 0)
     status = os.waitpid(child, 0)[1]
     if status == 0:
         print(n)
         sys.exit(0)
-    assert os.WTERMSIG(status) == signal.SIGKILL, status
+    assert os.WTERMSIG(status) == signal.SIGKILL or os.waitstatus_to_exitcode(status) == 3, status
 sys.exit("never finished")
 """
 
@@ -94,7 +99,8 @@ sys.exit("never finished")
 def killed_at_every_write(tmp_path: Path, program: str) -> list[Path]:
     """Kill a process before its n-th change to the disk, for every n; returns what each left behind.
 
-    `program` defines `prepare(directory) -> before` and `work(directory, before)`. Only `work` is killed.
+    `program` defines `prepare(directory) -> before` and `work(directory, before)`. Only `work` is killed. The program
+    may define something else to be done at that change, `strike(directory)`. Before it sets `armed`, none is counted.
     """
     command = [sys.executable, "-c", textwrap.dedent(program) + KILLER, str(tmp_path)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -139,3 +145,42 @@ def mutated(text: str, count: int) -> Iterator[str]:
         else:
             parent[key] = STRANGE[random.integers(len(STRANGE))]
         yield json.dumps(value)
+
+
+# What may happen to the directory of a run while it trains.
+MOVES = ("renamed", "gone", "deleted", "emptied", "replaced", "refilled", "linked", "above")
+
+
+def contents(directory: Path) -> dict[str, bytes | None]:
+    """Every file and directory, with its content."""
+    paths = sorted(directory.rglob("*"))
+    return {str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None for path in paths}
+
+
+def move_run(how: str, run: Path, other: Path) -> Path | None:
+    """Move or delete the directory of a run, and put a copy of the run `other` at its path, or nothing.
+
+    The result is where the run is now, if it is anywhere. For "linked" the path is a symbolic link.
+    """
+    place = run.with_name("moved")
+    if how == "linked":
+        place = run.resolve()
+        run.unlink()
+        run.symlink_to(shutil.copytree(other, run.with_name("linked")))
+    elif how == "above":
+        place = run.parent.with_name("moved") / run.name
+        os.rename(run.parent, place.parent)
+        shutil.copytree(other, run)
+    elif how == "refilled":  # the directory stays, with other files
+        for path in run.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.copytree(other, run, dirs_exist_ok=True)
+    elif how in ("renamed", "gone"):
+        os.rename(run, place)
+    else:
+        shutil.rmtree(run)
+    if how == "emptied":
+        run.mkdir()
+    elif how in ("renamed", "replaced"):
+        shutil.copytree(other, run)
+    return place if how in ("renamed", "gone", "linked", "above") else None

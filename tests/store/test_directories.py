@@ -15,7 +15,7 @@ REPLACE = """
     from fidec.store import directories, files
 
     if not EXCHANGE:
-        directories._exchange = lambda first, second: False
+        directories._exchange = lambda first, second, parent: False
 
     def prepare(directory):
         work(directory, "old")
@@ -31,7 +31,7 @@ REPLACE = """
 def exchange(request, monkeypatch):
     """With and without Linux' exchange of two names."""
     if not request.param:
-        monkeypatch.setattr(directories, "_exchange", lambda first, second: False)
+        monkeypatch.setattr(directories, "_exchange", lambda first, second, parent: False)
     return request.param
 
 

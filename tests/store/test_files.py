@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from fidec.errors import CheckpointError, RunError
 from fidec.store import files, trees
+from helpers.faults import failing_call
 
 
 class Pair(NamedTuple):
@@ -213,10 +215,9 @@ def test_a_failed_write_leaves_the_old_content(tmp_path, monkeypatch):
     path = tmp_path / "status.json"
     files.atomic_write(path, "old")
     for name in ("fsync", "replace"):
-        with monkeypatch.context() as patch:
-            patch.setattr(f"os.{name}", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-            with pytest.raises(RunError, match=r"the disk is full.*status\.json.*MB are free.*--resume"):
-                files.atomic_write(path, "new")
+        words = r"the disk is full.*status\.json.*MB are free.*--resume"
+        with failing_call(monkeypatch, [name], 0, errno.ENOSPC), pytest.raises(RunError, match=words):
+            files.atomic_write(path, "new")
         assert path.read_text() == "old"
         assert list(tmp_path.iterdir()) == [path]
     files.atomic_write(path, "new")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,9 +21,11 @@ from fidec.store import lease, lock
 from fidec.store.checkpoint import Checkpoints
 from fidec.store.directories import replacing_directory
 from fidec.store.lease import TakenError
+from fidec.store.lock import GoneError
 from fidec.store.logs import RunLog
 from fidec.store.rundir import RunDirectory
 from helpers import some
+from helpers.faults import move_run
 from helpers.jobs import wait_for
 from helpers.runs import fingerprint
 
@@ -261,6 +264,18 @@ def test_a_file_system_of_one_machine_has_no_lease(tmp_path, monkeypatch):
     monkeypatch.setenv("FIDEC_LOCKS", "leases")
     with pytest.raises(ConfigError, match="expected auto, flock or lease"):
         RunDirectory.open(tmp_path / "run")
+
+
+def test_the_lease_of_another_run_at_the_same_path_is_left_alone(run, tmp_path):
+    """It has the same number. The thread goes on in the run that was moved, and releases that one."""
+    with RunDirectory.open(run) as held:
+        moved = move_run("renamed", run, shutil.copytree(run, tmp_path / "other"))
+        before = digest(run) | {"lease": lease.newest(run).content.decode()}
+        held._held._lease._write()  # type: ignore[union-attr]
+        with pytest.raises(GoneError, match=f"no longer at {run}"):
+            held.write_status("running", 1)
+    assert digest(run) | {"lease": lease.newest(run).content.decode()} == before
+    assert lease.newest(some(moved)).released
 
 
 @pytest.mark.slow

@@ -209,12 +209,15 @@ def test_tensorboard_is_optional(tmp_path):
 
 def read_events(directory):
     from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue] - made by the import
+    from tensorboardX.record_writer import masked_crc32c
 
     events = []
     for path in sorted(directory.iterdir()):
         data = path.read_bytes()
         while data:
             (length,) = struct.unpack("<Q", data[:8])
+            for part, end in ((data[:8], 8), (data[12 : 12 + length], 12 + length)):
+                assert struct.unpack("<I", data[end : end + 4]) == (masked_crc32c(part),)
             events.append(Event.FromString(data[12 : 12 + length]))
             data = data[16 + length :]
     return events

@@ -176,9 +176,9 @@ def test_a_flush_writes_the_new_rows_only(tmp_path, monkeypatch):
     written: list[int] = []
     real = trees.files.atomic_write
 
-    def counted(path, content):
+    def counted(path, content, verify):
         written.append(len(content))
-        real(path, content)
+        real(path, content, verify)
 
     monkeypatch.setattr(trees.files, "atomic_write", counted)
     row = sum(leaf.nbytes for leaf in jax.tree.leaves(rows_of(0, 1)))

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from fidec.errors import BusyError, RunError
+from fidec.store.checkpoint import Checkpoints
 from fidec.store.logs import REPLAYED
 from fidec.store.rundir import CONTENTS, RESULTS, RunDirectory
 from helpers import some
-from helpers.faults import killed_at_every_write
+from helpers.faults import contents, killed_at_every_write
 
 HOLD = """
     import sys
@@ -221,6 +222,89 @@ def test_an_overwritten_run_is_complete_or_given_back_after_a_kill_at_any_time(t
                 assert not run.status.exists()
             assert not list(left.glob(".old-*"))
     assert old > 3
+
+
+WRITES = """
+    import os, shutil
+    from pathlib import Path
+    import numpy as np
+    from fidec.store import files
+    from fidec.store.checkpoint import Checkpoints
+    from fidec.store.directories import replacing_directory
+    from fidec.store.lock import GoneError
+    from fidec.store.logs import RunLog
+    from fidec.store.replay import ReplayStore, Rows
+    from fidec.store.rundir import RunDirectory
+    from fidec.types import Batch
+
+    armed = False
+
+    def strike(directory):
+        os.rename(directory, f"{directory}-moved")
+        if REPLACED:
+            shutil.copytree(directory.parent / "other", directory)
+
+    def rows(count):
+        numbers = np.zeros((count, 2), np.float32)
+        batch = Batch(numbers, numbers, numbers[:, 0], numbers[:, 0], numbers, numbers)
+        place = np.zeros(count, np.int32)
+        return Rows(batch, place, place, place, np.zeros(count, bool))
+
+    def write(run, step):
+        store = ReplayStore(run.replay, run.verify)
+        log = RunLog(run.path, verify=run.verify)
+        log.train(step, {"loss": 1.0})
+        log.evaluation(step, {"score": 1.0}, [{"return": 1.0}])
+        log.exploration([{"step": step}])
+        store.append(rows(4))
+        log.positions()
+        checkpoints = Checkpoints(run.checkpoints, keep=1, verify=run.verify)
+        checkpoints.save(step, {"w": np.zeros(3)}, {"rows": store.flush()})
+        with replacing_directory(run.policy, run.verify) as new:
+            files.write_json(new / "policy.json", {"step": step})
+            files.write_manifest(new)
+        run.write_status("running", step)
+        os.close(files.open_to_append(run.run_log, run.verify))
+        run.delete_earlier()
+        log.close()
+
+    def prepare(directory):
+        with RunDirectory.create(directory) as run:
+            run.write_config({"a": 1})
+            for step in (1, 2):
+                write(run, step)
+                shutil.rmtree(run.replay)
+        other = Path(shutil.copytree(directory, directory.parent / "other"))
+        for name in ("replay", ".old-run", ".old-policy", "checkpoints/.old-00000002", "checkpoints/.tmp-00000003"):
+            (other / name).mkdir()
+            (other / name / "00000000.safetensors").write_text("of the other run")
+
+    def work(directory, before):
+        global armed
+        with RunDirectory.open(directory) as run:
+            armed = True
+            try:
+                write(run, 3)
+                run.verify()
+            except GoneError as error:
+                assert struck and str(directory) in str(error), error
+                return
+        assert not struck
+"""
+
+
+@pytest.mark.parametrize("replaced", [True, False], ids=["by another run", "by nothing"])
+def test_nothing_is_written_to_the_path_of_a_run_that_was_moved_before_any_write(tmp_path, replaced):
+    left = killed_at_every_write(tmp_path, WRITES.replace("REPLACED", str(replaced)))
+    assert len(left) > 30
+    other = contents(tmp_path / "other")
+    for path in left:
+        if replaced:
+            assert contents(path) == other
+        else:
+            assert not path.exists()
+        with RunDirectory.open(f"{path}-moved") as run:
+            assert some(Checkpoints(run.checkpoints, warn=pytest.fail).newest()).step in (2, 3)
 
 
 def test_missing_and_files(tmp_path):

@@ -13,12 +13,14 @@ import pytest
 from fidec import dataset_from_arrays, fit, load_policy, resume
 from fidec.data import feed
 from fidec.data.holdout import hold_out
-from fidec.errors import ConfigError, DataError
+from fidec.errors import ConfigError, DataError, RunError
+from fidec.store import trees
 from fidec.train import dispatch, flow_first
 from fidec.train.config import OnlineConfig
 from fidec.train.run import Preempted
 from fidec.train.validation import Validation
 from helpers.algorithms import equal
+from helpers.faults import contents, move_run
 from helpers.online_envs import WALK
 from helpers.runs import fingerprint, online_fingerprint, random_columns, read_rows
 
@@ -60,6 +62,21 @@ def test_both_stages_are_runs_and_the_flow_is_the_first_one_s(whole):
     assert [row["step"] for row in rows] == [10, 20, 30, 40]
     assert all(np.isfinite(row["validation/flow_loss"]) for row in rows)
     assert "training/flow_loss" not in read_rows(whole / "train.jsonl")[-1]
+
+
+def test_a_run_that_is_moved_in_its_first_stage_is_resumed_at_its_new_place(tmp_path, dataset, whole, monkeypatch):
+    run, save, moved = tmp_path / "run", trees.save_flat, []
+
+    def moving(path, *arguments):
+        if (run / "flow" / "checkpoints" / "00000015").exists() and not moved:
+            moved.append(move_run("renamed", run, whole))
+        save(path, *arguments)
+
+    monkeypatch.setattr(trees, "save_flat", moving)
+    with pytest.raises(RunError, match=f"no longer at {run}: .*--resume {tmp_path}/moved\\."):
+        fit(dataset, run, **SETTINGS)
+    assert contents(run) == contents(whole)
+    assert prints(resume(moved[0], dataset, quiet=True).directory) == prints(whole)
 
 
 # test_chunks.py stops a run inside the first stage.

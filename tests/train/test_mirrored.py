@@ -16,6 +16,7 @@ from fidec.store.mirror import TakenOver
 from fidec.store.remote import Store
 from fidec.train import run as module
 from fidec.train.run import Preempted
+from helpers.faults import contents, move_run
 from helpers.runs import check_error, fingerprint, random_columns
 from helpers.stores import memory_store
 
@@ -134,6 +135,26 @@ def test_a_run_stops_when_another_machine_takes_over(faults, dataset, elsewhere)
         fit(dataset, URL, steps=STEPS, callback=other, **SETTINGS)
     copy = staging.local_run(URL)
     assert json.loads((copy / "status.json").read_text())["state"] == "done"
+
+
+def test_the_directory_of_another_run_is_not_mirrored(faults, dataset, uninterrupted, elsewhere, tmp_path, capsys):
+    """While the files of a state are uploaded, another run takes the place of the local directory."""
+    other = fit(dataset, tmp_path / "other", seed=1, steps=STEPS, **SETTINGS).directory
+    stage: list[Path] = []
+
+    def replace(name, number):
+        saved = list(Path(tmp_path, "machine-1").glob("*/x/checkpoints/00000040"))
+        if saved and not stage and name == "put_file":
+            stage.append(saved[0].parents[1])
+            move_run("renamed", stage[0], other)
+
+    faults.fail = replace
+    with pytest.raises(RunError, match=f"no longer at {tmp_path}/machine-1/.*/x"):
+        fit(dataset, URL, steps=STEPS, **SETTINGS)
+    assert capsys.readouterr().err.count("no longer at") == 0
+    assert contents(stage[0]) == contents(other)
+    elsewhere()
+    assert fingerprint(resume(URL, dataset, quiet=True).directory, STEPS) == uninterrupted
 
 
 def test_seeds_are_mirrored_each_by_itself(faults, dataset, elsewhere):

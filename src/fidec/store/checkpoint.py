@@ -68,7 +68,7 @@ class Checkpoints:
         keep: int = 2,
         warn: Callable[[str], None] = _to_stderr,
         read_only: bool = False,
-        verify: Callable[[], None] = lambda: None,
+        verify: Callable[[], None] = files.nothing,
     ):
         if keep < 1:
             raise ConfigError(f"at least one checkpoint has to be kept, but keep is {keep}")
@@ -76,21 +76,19 @@ class Checkpoints:
         self.keep = keep
         self.warn = warn
         self.read_only = read_only
-        self._verify = verify  # raises an error if another process has taken the run
+        self._verify = verify  # raises an error if the run is no longer there, or another process has taken it
         if not read_only:
             with files.writing(self.directory, "the directory of the checkpoints"):
-                self.directory.mkdir(parents=True, exist_ok=True)
-            self._clear_leftovers()
+                files.make_directory(self.directory, verify)
+                with files.opened(self.directory, verify) as descriptor:
+                    self._clear_leftovers(descriptor)
 
     def path(self, step: int) -> Path:
         return self.directory / f"{step:08d}"
 
     def steps(self) -> list[int]:
         """Steps that have a checkpoint, good or damaged, in rising order."""
-        if not self.directory.is_dir():
-            return []
-        names = [entry.name for entry in self.directory.iterdir()]
-        return sorted(int(name) for name in names if re.fullmatch(r"[0-9]{8,}", name))
+        return _steps(os.listdir(self.directory)) if self.directory.is_dir() else []
 
     def save(self, step: int, state: Any, extra: Mapping[str, Any] | None = None) -> Path:
         """Save `state` as the checkpoint of `step`. Older checkpoints beyond `keep` are removed after that.
@@ -108,7 +106,8 @@ class Checkpoints:
         with files.writing(final, what), replacing_directory(final, self._verify) as new:
             trees.save_flat(new / STATE, flat, {"format": "fidec-state-1"})
             files.write_manifest(new, {"step": step, "extra": dict(extra or {})})
-        self._remove_old(step)
+        with files.writing(self.directory, "the directory of the checkpoints"):
+            self._remove_old(step)
         return final
 
     def latest(
@@ -178,14 +177,14 @@ class Checkpoints:
             raise CheckpointError(f"every checkpoint in {self.directory} is damaged (steps {steps}): {advice}")
         return None
 
-    def _clear_leftovers(self) -> None:
+    def _clear_leftovers(self, directory: int) -> None:
         """Undo or finish what a crash interrupted. A failure here costs only space, so it is only reported."""
         try:
-            for path in sorted(self.directory.glob(".old-*")):
-                restore_directory(self.directory / path.name.removeprefix(".old-"))
-            for kind in ("tmp", "trash", "old"):
-                for path in self.directory.glob(f".{kind}-*"):
-                    files.remove(path)
+            for name in sorted(os.listdir(directory)):
+                if name.startswith(".old-"):
+                    restore_directory(Path(name.removeprefix(".old-")), directory)
+                if name.startswith((".tmp-", ".trash-", ".old-")):
+                    files.remove(Path(name), directory)
         except OSError as error:
             self.warn(f"could not remove what an interrupted save left in {self.directory}: {error}")
 
@@ -195,20 +194,25 @@ class Checkpoints:
         Each is renamed before it is emptied, so that a crash never leaves a partial checkpoint with a final name.
         Errors are only reported, because the save itself has succeeded.
         """
-        self._verify()  # a process that was taken for dead must not remove the checkpoints of the next one
-        steps = self.steps()
-        kept = [step for step in steps if step <= saved][-self.keep :]
-        for step in steps:
-            if step in kept:
-                continue
-            try:
-                trash = files.hidden(self.path(step), "trash")
-                files.remove(trash)
-                os.rename(self.path(step), trash)
-            except OSError as error:
-                self.warn(f"the old checkpoint of step {step} could not be removed: {error}")
-        self._verify()
-        self._clear_leftovers()
+        # A process that was taken for dead must not remove the checkpoints of the next one.
+        with files.opened(self.directory, self._verify) as directory:
+            steps = _steps(os.listdir(directory))
+            kept = [step for step in steps if step <= saved][-self.keep :]
+            for step in steps:
+                if step in kept:
+                    continue
+                try:
+                    name = Path(self.path(step).name)
+                    files.remove(trash := files.hidden(name, "trash"), directory)
+                    files.rename(name, trash, directory)
+                except OSError as error:
+                    self.warn(f"the old checkpoint of step {step} could not be removed: {error}")
+            self._verify()
+            self._clear_leftovers(directory)
+
+
+def _steps(names: list[str]) -> list[int]:
+    return sorted(int(name) for name in names if re.fullmatch(r"[0-9]{8,}", name))
 
 
 def _check_finite(step: int, flat: dict[str, np.ndarray]) -> None:

@@ -12,7 +12,9 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, TypedDict
 
@@ -39,47 +41,101 @@ class Manifest(TypedDict):
     sha256: str
 
 
-def write_whole(path: Path, write: Callable[[IO[bytes]], object], verify: Callable[[], None] = lambda: None) -> None:
-    """Write a file so that after a crash at any time it has either its old content or its new one.
+def nothing() -> None:
+    """The `verify` of a directory that is not a run's. It may be created, with those above it."""
 
-    `verify` may raise an error before the new content becomes visible.
+
+@contextlib.contextmanager
+def opened(directory: str | Path, verify: Callable[[], None] = nothing) -> Iterator[int]:
+    """The descriptor of a directory. What is done relative to it stays there, also if the directory is renamed.
+
+    `verify` raises an error if the directory is no longer the one that is meant (`fidec.store.rundir`). It is called
+    after the directory was opened, so what replaces the directory later is never changed.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.unlink(missing_ok=True)
-        with open(temporary, "xb") as file:  # "x" does not follow a symbolic link
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        verify()
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        verify()  # which says more
         raise
-    fsync_directory(path.parent)
-
-
-def open_to_append(path: Path) -> int:
-    """The descriptor of a file for reading and appending, created if need be. A symbolic link is not followed."""
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-
-
-def fsync_directory(path: str | Path) -> None:
-    """Write a directory's entries to the disk. A rename is durable only after this."""
-    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        verify()
+        yield descriptor
     finally:
         os.close(descriptor)
 
 
-def remove(path: Path) -> None:
-    """Remove a file or a directory, or nothing if there is none."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+def write_whole(path: Path, write: Callable[[IO[bytes]], object], verify: Callable[[], None] = nothing) -> None:
+    """Write a file so that after a crash at any time it has either its old content or its new one.
+
+    `verify` may raise an error before anything is changed, and again before the new content becomes visible.
+    """
+    temporary = Path(f".{path.name}.{os.getpid()}.tmp")
+    with opened(path.parent, verify) as directory:
+        try:
+            remove(temporary, directory)
+            opener = partial(os.open, mode=0o666, dir_fd=directory)
+            with open(temporary, "xb", opener=opener) as file:  # "x" does not follow a symbolic link
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            verify()
+            os.replace(temporary, path.name, src_dir_fd=directory, dst_dir_fd=directory)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                remove(temporary, directory)
+            raise
+        os.fsync(directory)
+
+
+def open_to_append(path: Path, verify: Callable[[], None] = nothing) -> int:
+    """The descriptor of a file for reading and appending, created if need be. A symbolic link is not followed."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    with opened(path.parent, verify) as directory:
+        return os.open(path.name, flags, 0o666, dir_fd=directory)
+
+
+def make_directory(path: Path, verify: Callable[[], None] = nothing) -> None:
+    """Create a directory, unless there is one."""
+    if path.is_dir():
+        return
+    if verify is nothing:
+        path.mkdir(parents=True, exist_ok=True)
+    with opened(path.parent, verify) as parent:
+        if not exists(Path(path.name), parent):
+            os.mkdir(path.name, dir_fd=parent)
+        os.fsync(parent)
+
+
+def fsync_directory(path: str | Path, verify: Callable[[], None] = nothing) -> None:
+    """Write a directory's entries to the disk. A rename is durable only after this."""
+    with opened(path, verify) as descriptor:
+        os.fsync(descriptor)
+
+
+def remove(path: Path, directory: int | None = None) -> None:
+    """Remove a file or a directory, or nothing if there is none. `path` may be relative to an open directory."""
+    try:
+        found = os.stat(path, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(found.st_mode):
+        shutil.rmtree(path, dir_fd=directory)
     else:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path, dir_fd=directory)
+
+
+def rename(source: Path, target: Path, directory: int | None = None) -> None:
+    """Rename a file or a directory. Both paths may be relative to an open directory."""
+    os.rename(source, target, src_dir_fd=directory, dst_dir_fd=directory)
+
+
+def exists(path: Path, directory: int | None = None) -> bool:
+    """Whether there is such a file or directory. `path` may be relative to an open directory."""
+    with contextlib.suppress(FileNotFoundError):
+        os.stat(path, dir_fd=directory)
+        return True
+    return False
 
 
 def hidden(path: Path, kind: str) -> Path:
@@ -145,7 +201,7 @@ def writing(path: str | Path, what: str) -> Iterator[None]:
         raise
 
 
-def atomic_write(path: str | Path, content: bytes | str, verify: Callable[[], None] = lambda: None) -> None:
+def atomic_write(path: str | Path, content: bytes | str, verify: Callable[[], None] = nothing) -> None:
     """`write_whole`, with errors that say what to do."""
     path, data = Path(path), content.encode() if isinstance(content, str) else content
     with writing(path, path.name):
@@ -188,7 +244,7 @@ def to_builtin(value: Any) -> Any:
     return float(str(scalar)) if array.dtype.kind == "f" else float(scalar)
 
 
-def write_json(path: str | Path, value: Any, verify: Callable[[], None] = lambda: None) -> None:
+def write_json(path: str | Path, value: Any, verify: Callable[[], None] = nothing) -> None:
     """Write a value as JSON, atomically."""
     atomic_write(path, json.dumps(to_builtin(value), indent=2) + "\n", verify)
 

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -71,10 +71,10 @@ def read_jsonl(path: str | Path, schema: Any = dict) -> list[dict[str, Any]]:
 class JsonlLog:
     """An append-only file of JSON lines."""
 
-    def __init__(self, path: str | Path):
-        self.path = Path(path)
+    def __init__(self, path: str | Path, verify: Callable[[], None] = files.nothing):
+        self.path, self._verify = Path(path), verify
         with files.writing(self.path, self.path.name):
-            self._file = files.open_to_append(self.path)
+            self._file = files.open_to_append(self.path, verify)
             self._drop_torn_line()
 
     def write(self, event: Mapping[str, Any]) -> None:
@@ -140,9 +140,9 @@ class JsonlLog:
 
     def _replace(self, content: bytes) -> None:
         self.close()
-        files.atomic_write(self.path, content)
+        files.atomic_write(self.path, content, self._verify)
         with files.writing(self.path, self.path.name):
-            self._file = files.open_to_append(self.path)
+            self._file = files.open_to_append(self.path, self._verify)
 
     def _drop_torn_line(self) -> None:
         """Cut off the half of a line that a process killed inside a write leaves behind."""

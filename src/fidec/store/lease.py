@@ -19,6 +19,7 @@ import socket
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,16 +73,20 @@ class Found(NamedTuple):
 
 
 class Lease:
-    """A lease that this process holds. A thread renews it until `release`."""
+    """A lease that this process holds. A thread renews it until `release`.
 
-    def __init__(self, run: Path, number: int, taken_over: bool):
+    `directory` is the open descriptor of the run, so that no other run that is later at its path gets this lease.
+    """
+
+    def __init__(self, run: Path, directory: int, number: int, taken_over: bool):
         self.run, self.number, self.taken_over = run, number, taken_over
         self._path = run / DIRECTORY / _name(number)
+        self._open = partial(os.open, Path(DIRECTORY, _name(number)), dir_fd=directory)
         self._seconds, self._count = _seconds(), 0
         self._ended = threading.Event()
         self._who = {"owner": secrets.token_hex(8), "pid": os.getpid(), "host": socket.gethostname(), "boot": _boot()}
         with files.writing(self._path, "the lease"):
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            descriptor = self._open(os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         os.close(descriptor)
         self._write()
         self._thread = threading.Thread(target=self._renew, daemon=True)
@@ -97,7 +102,8 @@ class Lease:
         except FileNotFoundError:
             held = False
         else:
-            held = newest(self.run).number == self.number
+            found, own = newest(self.run), self._who["owner"]
+            held = found.number == self.number and found.values.get("owner", own) == own
         if not held:
             raise TakenError(
                 f"{self.run} was taken by {newest(self.run).owner}, because this process had shown no sign of life "
@@ -126,7 +132,7 @@ class Lease:
         self._count += 1
         values = {**self._who, "seconds": self._seconds, "count": self._count, "released": released}
         text = json.dumps(values).encode()
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+        descriptor = self._open(os.O_WRONLY | os.O_CLOEXEC)
         try:
             os.pwrite(descriptor, text, 0)
             os.ftruncate(descriptor, len(text))
@@ -134,8 +140,8 @@ class Lease:
             os.close(descriptor)
 
 
-def acquire(run: Path, dead_if_here: bool) -> Lease:
-    """Take the lease of a run directory; `BusyError` names the process that holds it.
+def acquire(run: Path, directory: int, dead_if_here: bool) -> Lease:
+    """Take the lease of a run directory, which is open; `BusyError` names the process that holds it.
 
     With `dead_if_here` a holder on this machine is known to have ended, because this process has its lock.
     """
@@ -146,7 +152,7 @@ def acquire(run: Path, dead_if_here: bool) -> Lease:
     if silent:
         _watch(run, before)
     try:
-        lease = Lease(run, before.number + 1, taken_over=silent)
+        lease = Lease(run, directory, before.number + 1, taken_over=silent)
     except files.WriteError as error:
         if isinstance(error.__cause__, FileExistsError):
             raise _busy(run, newest(run)) from None

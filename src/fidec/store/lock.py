@@ -1,5 +1,7 @@
 """Exclusive locks on files. The kernel releases a lock when its holder ends, however it ends.
 
+A process that holds a run directory keeps it open, and checks before each write that it is still at its path.
+
 On a file system that other machines can write to, the kernel's lock may not reach them. There a run directory has a
 lease as well (`fidec.store.lease`). FIDEC_LOCKS is `auto`, `flock` for locks only, or `lease` for leases only, where
 flock is known to do nothing.
@@ -20,6 +22,7 @@ from filelock import FileLock, Timeout, lock_descriptor
 
 from fidec.errors import BusyError, ConfigError, RunError
 from fidec.store import files, lease
+from fidec.store.directories import is_at
 from fidec.store.lease import Lease
 from fidec.store.schema import parse_json
 
@@ -55,11 +58,20 @@ def wait_for(path: str | Path, on_wait: Callable[[], None]) -> Iterator[None]:
         lock.release()
 
 
-class Hold:
-    """A run directory that this process holds, by a lock, a lease or both."""
+class GoneError(RunError):
+    """The run directory is no longer at the path at which this process opened it."""
 
-    def __init__(self, flock: FileLock | None, held: Lease | None):
-        self._flock, self._lease = flock, held
+
+class Hold:
+    """A run directory that this process holds: it is open, and has a lock, a lease or both.
+
+    While the directory and the lock are open, no others get their numbers.
+    """
+
+    def __init__(self, path: Path, directory: int, locked: bool, held: Lease | None, stack: contextlib.ExitStack):
+        self._path, self._directory, self._lease, self._stack = path, directory, held, stack
+        with files.writing(path, "the lock"):
+            self._found = {path.parent: os.fstat(directory)} | ({path: os.stat(path)} if locked else {})
 
     @property
     def taken_over(self) -> bool:
@@ -67,30 +79,52 @@ class Hold:
         return self._lease is not None and self._lease.taken_over
 
     def verify(self) -> None:
-        """Raise an error if another process has taken the directory. Call it right before each write."""
+        """Raise an error if the directory is no longer at its path, or if another process has taken it.
+
+        Call it right before each write. A write relative to a directory that was opened before this call cannot go
+        to another run (`fidec.store.files.opened`).
+        """
+        with files.writing(self._path.parent, "the run directory"):
+            there = [is_at(found, path) for path, found in self._found.items()]
+        if not all(there):
+            raise GoneError(self._describe(moved=not there[0]))
         if self._lease is not None:
             self._lease.verify()
 
     def release(self) -> None:
-        if self._lease is not None:
-            self._lease.release()
-        if self._flock is not None:
-            self._flock.release()
+        self._stack.close()
+
+    def _describe(self, moved: bool) -> str:
+        run, advice = self._path.parent, "This process stops, and writes nothing more to that path."
+        if not moved:
+            return f"the files in {run} were deleted or replaced: the lock of this process is not there. {advice}"
+        where = ""
+        with contextlib.suppress(OSError):  # Linux knows where an open directory is
+            place = os.readlink(f"/proc/self/fd/{self._directory}")
+            where = f" It is now {place}: continue it from its last checkpoint with --resume {place}."
+            where = " It was deleted." if place.endswith(" (deleted)") else where
+        return f"the run directory is no longer at {run}: it was moved, deleted or replaced.{where} {advice}"
 
 
 def hold(path: Path) -> Hold:
     """Take the run directory of the lock file `path`; `BusyError` names the process that holds it."""
-    locks = _locks()
+    locks, held, stack = _locks(), None, contextlib.ExitStack()
     leased = locks == "lease" or (locks == "auto" and is_shared(path.parent))
-    flock = None
-    if locks != "lease" and not (leased and not _has_flock(path)):
-        flock = acquire(path)
     try:
-        return Hold(flock, lease.acquire(path.parent, dead_if_here=flock is not None) if leased else None)
+        with files.writing(path.parent, "the run directory"):
+            directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        stack.callback(os.close, directory)  # not sooner: the thread of the lease uses this number
+        if locked := locks != "lease" and not (leased and not _has_flock(path)):
+            stack.callback(acquire(path).release)
+        if leased:
+            held = lease.acquire(path.parent, directory, dead_if_here=locked)
+            stack.callback(held.release)
+        result = Hold(path, directory, locked, held, stack)
+        result.verify()
     except BaseException:
-        if flock is not None:
-            flock.release()
+        stack.close()
         raise
+    return result
 
 
 def is_held(path: Path) -> bool:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import socket
+import struct
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -27,26 +29,28 @@ class TensorBoardLog:
     """Scalars as TensorBoard events.
 
     tensorboardX's usual writer passes events to a thread. If a full disk ends that thread, training waits for it for
-    ever. Its synchronous writer raises the error instead.
+    ever. All its writers open the file by its path, where another run may be by then.
     """
 
-    def __init__(self, directory: str | Path, purge_step: int | None = None):
-        from tensorboardX.event_file_writer import EventsWriter
+    def __init__(
+        self, directory: str | Path, purge_step: int | None = None, verify: Callable[[], None] = files.nothing
+    ):
+        from tensorboardX.record_writer import masked_crc32c
 
         # The message types are created at import, so a type checker does not see them.
         event_pb2 = importlib.import_module("tensorboardX.proto.event_pb2")
         summary_pb2 = importlib.import_module("tensorboardX.proto.summary_pb2")
-        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
-        self.directory = Path(directory)
+        self._event, self._summary, self._checksum = event_pb2.Event, summary_pb2.Summary, masked_crc32c
+        self.directory, now = Path(directory), time.time_ns()
+        # TensorBoard reads the seconds. Without the rest a quick resume would continue the earlier file.
+        name = f"events.out.tfevents.{now // 10**9}.{socket.gethostname()}.{now % 10**9:09d}.{os.getpid()}"
         with files.writing(self.directory, "TensorBoard's events"):
-            self.directory.mkdir(parents=True, exist_ok=True)
-            # The name has whole seconds only. Without the suffix a quick resume would overwrite the earlier file.
-            suffix = f".{time.time_ns() % 10**9:09d}.{os.getpid()}"
-            self._writer = EventsWriter(str(self.directory / "events"), suffix)
+            files.make_directory(self.directory, verify)
+            self._file = open(files.open_to_append(self.directory / name, verify), "ab")  # noqa: SIM115
+            self._append(file_version="brain.Event:2")
             if purge_step is not None:
                 start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-                self._writer.write_event(self._event(wall_time=time.time(), step=purge_step, session_log=start))
-            self._writer.flush()
+                self._append(step=purge_step, session_log=start)
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """Write those of `values` that are single numbers."""
@@ -59,21 +63,27 @@ class TensorBoardLog:
         if not scalars:
             return
         with files.writing(self.directory, "TensorBoard's events"):
-            event = self._event(wall_time=time.time(), step=step, summary=self._summary(value=scalars))
-            self._writer.write_event(event)
-            self._writer.flush()
+            self._append(step=step, summary=self._summary(value=scalars))
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # what could not be flushed was reported when it was written
-            self._writer.close()
+            self._file.close()
+
+    def _append(self, **values: Any) -> None:
+        """Write an event as a record of TensorFlow: its length and its bytes, each with a checksum."""
+        data = self._event(wall_time=time.time(), **values).SerializeToString()
+        for part in (struct.pack("<Q", len(data)), data):
+            self._file.write(part + struct.pack("<I", self._checksum(part)))
+        self._file.flush()
+        os.fsync(self._file.fileno())
 
 
 class RunLog:
     """All logs of a run. Only `time` may be given values that depend on the clock."""
 
-    def __init__(self, directory: str | Path, tensorboard: bool = True, verify: Callable[[], None] = lambda: None):
+    def __init__(self, directory: str | Path, tensorboard: bool = True, verify: Callable[[], None] = files.nothing):
         self.directory = Path(directory)
-        self._verify = verify  # raises an error if another process has taken the run
+        self._verify = verify  # raises an error if the run is no longer there, or another process has taken it
         self._logs: dict[str, JsonlLog] = {}
         for name in (*REPLAYED, "time"):
             if name not in LAZY or self._path(name).exists():
@@ -144,9 +154,9 @@ class RunLog:
 
     def _open(self, name: str) -> JsonlLog:
         if name not in self._logs:
-            self._logs[name] = JsonlLog(self._path(name))
+            self._logs[name] = JsonlLog(self._path(name), self._verify)
             with files.writing(self._path(name), f"{name}.jsonl"):
-                files.fsync_directory(self.directory)  # a checkpoint may refer to this file
+                files.fsync_directory(self.directory, self._verify)  # a checkpoint may refer to this file
         return self._logs[name]
 
     def _scalars(self, step: int, values: Mapping[str, Any]) -> None:
@@ -155,5 +165,5 @@ class RunLog:
         if not self._use_tensorboard:
             return
         if self._tensorboard is None:
-            self._tensorboard = TensorBoardLog(self.directory / "tb", self._purge_step)
+            self._tensorboard = TensorBoardLog(self.directory / "tb", self._purge_step, self._verify)
         self._tensorboard.write(step, values)

@@ -40,6 +40,7 @@ class Mirror:
         self._hashes: dict[str, tuple[tuple[int, int, int], files.Entry]] = {}
         self._limits, self._problem = store.limits, False
         self.lost = False  # to another process
+        self.verify = files.nothing  # raises an error if the directory is no longer that of the run
 
     @property
     def url(self) -> str:
@@ -52,11 +53,14 @@ class Mirror:
     def push(self) -> Snapshot:
         """Mirror the directory as it is now: first the objects that are missing, then the manifest."""
         self._check_owner()
-        entries = {name: self._entry(name) for name in sorted(names_in(self.directory))}
-        present = self.store.list(OBJECTS)
-        missing = {e["sha256"]: (name, e) for name, e in entries.items() if present.get(e["sha256"]) != e["bytes"]}
-        for sha256, (name, _) in missing.items():
-            self.store.upload(self.directory / name, f"{OBJECTS}/{sha256}")
+        try:
+            entries = {name: self._entry(name) for name in sorted(names_in(self.directory))}
+            present = self.store.list(OBJECTS)
+            missing = {e["sha256"]: name for name, e in entries.items() if present.get(e["sha256"]) != e["bytes"]}
+            for sha256, name in missing.items():
+                self.store.upload(self.directory / name, f"{OBJECTS}/{sha256}")
+        finally:
+            self.verify()  # these may be the files of another run, or none
         before = self.base
         snapshot = self._write(entries)
         self._remove_old(present, before, snapshot)

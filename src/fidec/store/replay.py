@@ -13,8 +13,9 @@ salvaged run does without stays in the index, marked as lost: row numbers do not
 from __future__ import annotations
 
 import contextlib
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,8 +60,8 @@ def concatenate(parts: Sequence[Rows]) -> Rows:
 class ReplayStore:
     """The segments of one run. Only the process that holds the run's lock may use it, except for `verify`."""
 
-    def __init__(self, directory: str | Path):
-        self.directory = Path(directory)
+    def __init__(self, directory: str | Path, verify: Callable[[], None] = files.nothing):
+        self.directory, self._verify_run = Path(directory), verify
         self._index: Index = []
         self._pending: list[Rows] = []
         self._layout: _Layout | None = None
@@ -148,28 +149,31 @@ class ReplayStore:
         path = self.directory / _name(first)
         what = f"rows {first} to {first + rows.count - 1} of the replay buffer, {size / 1e6:.1f} MB"
         with files.writing(path, what):
-            if not self.directory.is_dir():  # created here, so that a run without an online phase has none
-                self.directory.mkdir(parents=True)
-                files.fsync_directory(self.directory.parent)
-            if path.exists():
-                raise RunError(f"{path} was not written by this process and is not replaced: continue with --resume")
-            try:
-                trees.save_flat(path, flat, {"format": "fidec-replay-1"})
-                digest = files.sha256_file(path)
-                written = path.stat().st_size
-            except BaseException:  # the file may exist without being durable
-                with contextlib.suppress(OSError):
-                    path.unlink(missing_ok=True)
-                raise
+            files.make_directory(self.directory, self._verify_run)  # so that a run without an online phase has none
+            with files.opened(self.directory, self._verify_run) as directory:
+                if files.exists(Path(path.name), directory):
+                    raise RunError(
+                        f"{path} was not written by this process and is not replaced: continue with --resume"
+                    )
+                try:
+                    trees.save_flat(path, flat, {"format": "fidec-replay-1"}, self._verify_run)
+                    digest = files.sha256_file(path)
+                    written = path.stat().st_size
+                except BaseException:  # the file may exist without being durable
+                    with contextlib.suppress(OSError):
+                        files.remove(Path(path.name), directory)
+                    self._verify_run()  # which says more, if the directory was moved
+                    raise
         return {"name": path.name, "first": first, "rows": rows.count, "bytes": written, "sha256": digest}
 
     def _remove_unlisted(self, listed: set[str]) -> None:
         if not self.directory.is_dir():
             return
-        with files.writing(self.directory, "the directory of the replay buffer"):
-            for path in sorted(self.directory.iterdir()):
-                if OURS.fullmatch(path.name) and path.name not in listed:
-                    path.unlink()
+        what = "the directory of the replay buffer"
+        with files.writing(self.directory, what), files.opened(self.directory, self._verify_run) as directory:
+            for name in sorted(os.listdir(directory)):
+                if OURS.fullmatch(name) and name not in listed:
+                    os.unlink(name, dir_fd=directory)
 
 
 def _name(first: int) -> str:

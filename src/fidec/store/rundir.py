@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,7 @@ class RunDirectory:
     def __init__(self, path: Path, held: lock.Hold | None):
         self.path = path
         self._held = held
+        self._whole: RunDirectory | None = None  # the run that this one is a part of
         self.mirror: Mirror | None = None  # of a run whose place is a URL
         self.config, self.environment = path / "config.json", path / "environment.json"
         self.status, self.run_log = path / "status.json", path / "run.log"
@@ -62,25 +64,28 @@ class RunDirectory:
         self.init, self.flow = path / "init", path / "flow"
 
     @classmethod
-    def create(cls, path: str | Path, overwrite: bool = False) -> RunDirectory:
+    def create(
+        cls, path: str | Path, overwrite: bool = False, verify: Callable[[], None] = files.nothing
+    ) -> RunDirectory:
         """Start a run in a new or empty directory, or, with `overwrite`, in that of an earlier run.
 
         A run without a result, for example because of a wrong environment, is replaced without it. Another run stays
         beside the new one until `delete_earlier`. If the new run is closed before, the earlier one is given back.
         The lock is taken before anything is moved, and the lock file stays. So if several processes start at the same
-        time, exactly one of them continues.
+        time, exactly one of them continues. `verify` is that of the run that this one is a part of.
         """
         path = Path(path)
         with files.writing(path, "the run directory"):
             if path.exists() and not path.is_dir():
                 raise RunError(f"{path} is a file; a run needs a directory. Choose another --out.")
-            path.mkdir(parents=True, exist_ok=True)
+            files.make_directory(path, verify)
         _check_ours(path)
         check_links(path)
         held = lock.hold(path / LOCK)
         try:
             _check_ours(path)
             with files.writing(path, "the run directory"):
+                verify()
                 _give_back(path)
                 empty = _is_replaceable(path)
                 if not (overwrite or empty):
@@ -91,7 +96,7 @@ class RunDirectory:
                 if not empty:
                     _set_aside(path)
                 _remove_contents(path)
-                files.write_json(path / MARKER, MARKER_CONTENT)
+                files.write_json(path / MARKER, MARKER_CONTENT, held.verify)
         except BaseException:
             held.release()
             raise
@@ -120,16 +125,16 @@ class RunDirectory:
 
     def delete_earlier(self) -> None:
         """Delete the run that this one replaces, if there is one."""
-        aside, trash = (files.hidden(self.path / "run", kind) for kind in ("old", "trash"))
-        with files.writing(self.path, "the run directory"):
-            if aside.exists():
-                os.rename(aside, trash)  # from here on it is not given back
-                files.remove(trash)
+        aside, trash = (files.hidden(Path("run"), kind) for kind in ("old", "trash"))
+        with files.writing(self.path, "the run directory"), files.opened(self.path, self.verify) as directory:
+            if files.exists(aside, directory):
+                files.rename(aside, trash, directory)  # from here on it is not given back
+                files.remove(trash, directory)
 
     def close(self) -> None:
         """Release the lock. If the run has not replaced the earlier one yet, the earlier one is given back."""
         if self._held is not None:
-            with contextlib.suppress(OSError, lease.TakenError):  # then the next `open` or `create` does it
+            with contextlib.suppress(OSError, RunError):  # then the next `open` or `create` does it
                 self._held.verify()
                 _give_back(self.path)
             self._held.release()
@@ -141,8 +146,21 @@ class RunDirectory:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def attach(self, mirror: Mirror) -> None:
+        """Mirror the run to its URL, as long as its directory is there."""
+        self.mirror, mirror.verify = mirror, self.verify
+
+    def join(self, whole: RunDirectory) -> None:
+        """Make this run a part of another one: it is mirrored with that, and stops if that is no longer there."""
+        self._whole, self.mirror = whole, whole.mirror
+
     def verify(self) -> None:
-        """Raise `TakenError` if another process has taken the run meanwhile. Call it right before each write."""
+        """Raise an error if the run is no longer at its path, or another process has taken it (`lock.Hold.verify`).
+
+        Call it right before each write.
+        """
+        if self._whole is not None:
+            self._whole.verify()
         if self._held is not None:
             self._held.verify()
 

@@ -121,8 +121,15 @@ def check_installed(name: str) -> None:
 class Tracking:
     """A tracker whose errors do not stop the run."""
 
-    def __init__(self, name: str, directory: Path, config: Mapping[str, Any], message: Callable[[str], None]):
-        self._name, self._message = name, message
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        config: Mapping[str, Any],
+        message: Callable[[str], None],
+        verify: Callable[[], None] = files.nothing,
+    ):
+        self._name, self._message, self._verify = name, message, verify
         self._tracker: Tracker | None = None
         self._guarded(lambda: self._open(directory, config))
 
@@ -131,7 +138,7 @@ class Tracking:
         if entry is None or entry["tracker"] != self._name:
             name = "/".join(directory.absolute().parts[-3:])
             entry = {"tracker": self._name, "id": uuid.uuid4().hex[:16], "name": name}
-            files.write_json(directory / FILE, entry)
+            files.write_json(directory / FILE, entry, self._verify)
         self._tracker = TRACKERS[self._name](cast(Entry, entry), directory, config)
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -94,13 +94,18 @@ def save_tree(path: str | Path, tree: Any, metadata: Mapping[str, str] | None = 
     save_flat(path, flatten_tree(tree), metadata)
 
 
-def save_flat(path: str | Path, flat: dict[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:
-    """Write what `flatten_tree` gave. Equal arrays and metadata make equal bytes."""
+def save_flat(
+    path: str | Path,
+    flat: dict[str, np.ndarray],
+    metadata: Mapping[str, str] | None = None,
+    verify: Callable[[], None] = files.nothing,
+) -> None:
+    """Write what `flatten_tree` gave, as `files.write_whole`. Equal arrays and metadata make equal bytes."""
     from safetensors.numpy import save
 
     # One entry: safetensors writes several in an order that changes from call to call.
     header = {"fidec": json.dumps(files.to_builtin(metadata or {}), sort_keys=True)}
-    files.atomic_write(path, save(flat, header))
+    files.atomic_write(path, save(flat, header), verify)
 
 
 def load_tree(path: str | Path, template: Any) -> Any:

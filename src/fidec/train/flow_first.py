@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,11 +84,11 @@ def stage_state(place: Path) -> str | None:
     return (RunDirectory.open(place, read_only=True).read_status() or {"state": "failed"})["state"]
 
 
-def copy_flow(source: Path, place: Path) -> None:
+def copy_flow(source: Path, place: Path, verify: Callable[[], None]) -> None:
     """Copy the policy that holds the flow, so that a resumed run does not need the other one."""
     origin = policy_directory(source)
     files.verify_manifest(origin)
-    with files.writing(place, "the behaviour flow"), replacing_directory(place) as new:
+    with files.writing(place, "the behaviour flow"), replacing_directory(place, verify) as new:
         for path in origin.iterdir():
             if path.is_file():
                 shutil.copy(path, new / path.name)

@@ -10,7 +10,7 @@ into the new run. So the new run can be resumed without the other one:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypedDict
@@ -52,8 +52,8 @@ class Initial(NamedTuple):
         """The state in the structure of `template`; CheckpointError names the first array that does not fit."""
         return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), trees.unflatten_like(template, self.arrays))
 
-    def save(self, place: Path) -> None:
-        with files.writing(place, "the state that the run starts from"), replacing_directory(place) as new:
+    def save(self, place: Path, verify: Callable[[], None]) -> None:
+        with files.writing(place, "the state that the run starts from"), replacing_directory(place, verify) as new:
             trees.save_flat(new / STATE, self.arrays)
             files.write_manifest(new, {"spec": dataclasses.asdict(self.spec), "origin": self.origin})
 

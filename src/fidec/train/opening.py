@@ -86,7 +86,8 @@ def open_sessions(
         stack.callback(journal.log.close)
         if config.track is not None:
             facts = config.fixed() | {"steps": config.steps, "online_steps": config.online_steps}
-            journal.log.tracking = Tracking(config.track, start.directory.path, facts, journal.message)
+            place = start.directory
+            journal.log.tracking = Tracking(config.track, place.path, facts, journal.message, place.verify)
         session = Session(
             config=config,
             keys=loop.keys_of(config.seed),
@@ -116,7 +117,7 @@ def open_sessions(
             background=_in_background(config, callback),
         )
         stack.callback(lambda session=session: session.feed.close())
-        store = ReplayStore(start.directory.replay)
+        store = ReplayStore(start.directory.replay, start.directory.verify)
         restored = session.restore(store, start.salvage, initial, proposals)
         if flow is not None:
             session.open_feed()

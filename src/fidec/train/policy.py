@@ -203,7 +203,7 @@ class Policy:
         actions = np.asarray(actions)
         return self.spec.to_user_units(actions if self.spec.chunk == 1 else self.spec.steps_of(actions))
 
-    def save(self, directory: str | Path, verify: Callable[[], None] = lambda: None) -> None:
+    def save(self, directory: str | Path, verify: Callable[[], None] = files.nothing) -> None:
         """Write the policy to a directory. An earlier one is replaced as a whole, unless `verify` raises an error."""
         directory = Path(directory)
         with files.writing(directory, "the policy"), replacing_directory(directory, verify) as new:

@@ -190,7 +190,8 @@ def _train_all(starts: Sequence[Start], quiet: bool, callback: Callback | None =
             while together.going and not (signals.received or any(run.stop_requested for run in runs)):
                 together.advance()
             for run in together.going:
-                run.stop()
+                with together.contained(run):
+                    run.stop()
             for run in runs:
                 _say_if_all_failed(run)
     except BaseException as error:
@@ -199,12 +200,15 @@ def _train_all(starts: Sequence[Start], quiet: bool, callback: Callback | None =
             if run is None or together is None or run in together.going:
                 _write_failure(start.directory, run, error)
             else:
-                _write_end(run, together, signals)
+                with suppress(FidecError):
+                    _write_end(run, together, signals)
         for text in _finish_mirrors(starts):  # these must not hide the first error
-            print(text, file=sys.stderr)
+            if text != str(error):
+                print(text, file=sys.stderr)
         raise
     for run in runs:
-        _write_end(run, together, signals)
+        with together.contained(run):
+            _write_end(run, together, signals)
     behind = _finish_mirrors(starts)
     if signals.received is not None and together.going:
         steps = sorted({str(run.step) for run in together.going})
@@ -286,16 +290,17 @@ def _provide_flows(starts: Sequence[Start], quiet: bool) -> list[Flow | None]:
         stages = []
         for start in starts:
             config, place = start.config, start.directory.flow
+            start.directory.verify()
             if config.flow is not None and not place.exists():
-                copy_flow(config.flow, place)
+                copy_flow(config.flow, place, start.directory.verify)
             elif config.flow is None and (state := stage_state(place)) != "done":
                 data = (start.dataset, start.buffer)
                 if state is None:
                     stage = stage_config(config, place, len(start.dataset.episodes))
-                    stages += begin([stage], *data, None, True, stack)
+                    stages += begin([stage], *data, None, True, stack, start.directory.verify)
                 else:
                     stages.append(reopen(place, *data, None, {}, False, stack))
-                stages[-1].directory.mirror = start.directory.mirror  # of the whole run
+                stages[-1].directory.join(start.directory)
         try:
             if stages:
                 _train_all(stages, quiet)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, NotRequired, TypedDict
@@ -20,6 +20,7 @@ from fidec.envs.factory import EnvFactory
 from fidec.errors import BusyError, EnvError
 from fidec.store import files
 from fidec.store.checkpoint import Checkpoints, Restored
+from fidec.store.lock import GoneError
 from fidec.store.logs import RunLog
 from fidec.store.replay import ReplayStore
 from fidec.store.rundir import RunDirectory
@@ -67,13 +68,10 @@ class Journal:
         self._directory, self._file, self._name = directory, directory.run_log, f"{name}: " if name else ""
 
     def message(self, text: str) -> None:
-        """Print a line on stderr, above the bar, and add it to run.log, unless another process has taken the run."""
+        """Print a line on stderr, above the bar, and add it to run.log, if this is still the run of this process."""
         self.progress.message(self._name + text)
-        try:
-            self._directory.verify()
-        except BusyError:
-            return
-        with files.writing(self._file, "run.log"), open(files.open_to_append(self._file), "a") as log:
+        path, verify, elsewhere = self._file, self._directory.verify, suppress(BusyError, GoneError)
+        with elsewhere, files.writing(path, "run.log"), open(files.open_to_append(path, verify), "a") as log:
             log.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {text}\n")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ from fidec.data import OfflineDataset
 from fidec.data.sampling import parts
 from fidec.envs.factory import EnvFactory, MakeEnv, describe_env, factory_of, is_function
 from fidec.errors import ConfigError, RunError
+from fidec.store import files
 from fidec.store.remote import as_url
 from fidec.store.rundir import RunDirectory, check_no_results
 from fidec.store.staging import stage_existing, stage_new
@@ -56,8 +57,12 @@ def begin(
     env: MakeEnv | None,
     overwrite: bool,
     stack: ExitStack,
+    verify: Callable[[], None] = files.nothing,
 ) -> list[Start]:
-    """New runs that differ in their seeds and directories. All is checked before a directory is created."""
+    """New runs that differ in their seeds and directories. All is checked before a directory is created.
+
+    `verify` is that of the run directory that theirs are in (`RunDirectory.verify`).
+    """
     if env is not None:
         configs = [dataclasses.replace(each, env=describe_env(env)) for each in configs]
     own_arrays = dataset is not None and configs[0].data is None
@@ -83,10 +88,10 @@ def begin(
     config = with_data(config, dataset)
     warnings = check_data(config, dataset)
     named = [dataclasses.replace(config, seed=each.seed, out=resolve(each).out) for each in configs]
-    made = [_create(Path(str(each.out)), overwrite, stack) for each in named]
+    made = [_create(Path(str(each.out)), overwrite, stack, verify) for each in named]
     for own, directory in zip(named, made, strict=True):
         if initial is not None:
-            initial.save(directory.init)
+            initial.save(directory.init, directory.verify)
         directory.write_config(own.to_json())
     runs = zip(named, made, strict=True)
     return [Start(own, dataset, buffer, factory, directory, warnings) for own, directory in runs]
@@ -105,7 +110,8 @@ def reopen(
     url = as_url(path)
     mirror = None if url is None else stage_existing(url, stack)
     directory = stack.enter_context(RunDirectory.open(path if mirror is None else mirror.directory))
-    directory.mirror = mirror
+    if mirror is not None:
+        directory.attach(mirror)
     if not directory.config.exists():
         check_no_results(directory.path)
         raise RunError(f"{path} was stopped before training began. Start it again with its first command.")
@@ -135,14 +141,14 @@ def reopen(
     return Start(config, dataset, buffer, _factory(config, env), directory, salvage=salvage)
 
 
-def _create(place: Path, overwrite: bool, stack: ExitStack) -> RunDirectory:
+def _create(place: Path, overwrite: bool, stack: ExitStack, verify: Callable[[], None]) -> RunDirectory:
     """The directory of a new run. A run at a URL is trained in one of this machine, and mirrored."""
     url = as_url(place)
     if url is None:
-        return stack.enter_context(RunDirectory.create(place, overwrite=overwrite))
+        return stack.enter_context(RunDirectory.create(place, overwrite, verify))
     mirror = stage_new(url, overwrite, stack)
     directory = stack.enter_context(RunDirectory.create(mirror.directory, overwrite=True))  # what it holds is known
-    directory.mirror = mirror
+    directory.attach(mirror)
     return directory
 
 

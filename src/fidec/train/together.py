@@ -68,22 +68,22 @@ class Together:
                 each.record_compilation(time.perf_counter() - before)
         run_for(self._program, runs, count, self._pace, self._signals, lambda: self._show(runs))
         for run in runs:
-            with self._contained(run):
+            with self.contained(run):
                 loop.check_finite(run.carry)
 
     def _show(self, runs: list[Session]) -> None:
         for run in runs:
-            with self._contained(run):
+            with self.contained(run):
                 run.show(run.step)
 
     def _do_what_is_due(self, runs: list[Session]) -> None:
         for run in runs:
-            with self._contained(run):
+            with self.contained(run):
                 if run not in self.failures:
                     run.do_what_is_due()
 
     @contextmanager
-    def _contained(self, run: Session) -> Iterator[None]:
+    def contained(self, run: Session) -> Iterator[None]:
         """An error of one of several runs ends this run only."""
         try:
             yield
