@@ -21,7 +21,8 @@ from fidec.train.checks import check_agree, check_data, check_method, check_rewa
 from fidec.train.config import OnlineConfig, RunConfig
 from fidec.train.configfile import ARRAYS
 from fidec.train.devices import check_devices
-from fidec.train.initial import Initial, with_initial
+from fidec.train.flow_first import stage_config, stage_state
+from fidec.train.initial import Initial, read_initial, with_initial
 from fidec.train.protocol import task_options
 from fidec.train.resolve import resolve, resolve_online
 from fidec.train.stored import read_config
@@ -30,15 +31,24 @@ from fidec.types import Part, Spec
 
 
 class Start(NamedTuple):
-    """A run whose directory is locked and whose data is loaded."""
+    """A run whose directory is locked and whose data is loaded.
+
+    The data is as the policy sees it (`fidec.train.view`). Runs that share it take it from here: only `_load`
+    transforms data.
+    """
 
     config: RunConfig
     dataset: OfflineDataset
     buffer: OfflineDataset | None
     env: EnvFactory | None
     directory: RunDirectory
+    initial: Initial | None = None  # of another run, to start from
     messages: Sequence[str] = ()
     salvage: bool = False  # do without rows of the replay buffer and of the logs that are damaged
+
+    @property
+    def spec(self) -> Spec:
+        return spec_of(self.config, self.dataset, self.initial)
 
 
 def begin(
@@ -70,7 +80,14 @@ def begin(
     dataset, buffer = _load(config, dataset, buffer)
     if config.rendering is None and dataset.spec.images:
         config = dataclasses.replace(config, rendering=dataset.info.get("rendering") or "exact")
-    check_method(config, dataset, spec_of(config, dataset, initial), initial)
+    spec = spec_of(config, dataset, initial)
+    check_method(config, dataset, spec, initial)
+    if config.flow_updates and spec != spec_of(config, dataset):
+        raise ConfigError(
+            "--init-from and --flow-updates: the networks of that run see observations by its statistics, and a new "
+            "flow would see them by those of this data, which differ. Leave --flow-updates out, or give both runs "
+            "--normalize-observations False"
+        )
     check_devices(config, len(configs))
     config = with_data(config, dataset)
     warnings = check_data(config, dataset)
@@ -81,7 +98,7 @@ def begin(
             initial.save(directory.init)
         directory.write_config(own.to_json())
     runs = zip(named, made, strict=True)
-    return [Start(own, dataset, buffer, factory, directory, warnings) for own, directory in runs]
+    return [Start(own, dataset, buffer, factory, directory, initial, warnings) for own, directory in runs]
 
 
 def reopen(
@@ -92,8 +109,12 @@ def reopen(
     longer: Mapping[str, Any],
     salvage: bool,
     stack: ExitStack,
+    first: Start | None = None,
 ) -> Start:
-    """An existing run, with its data. `longer` has more steps, an online phase, or a number of devices."""
+    """An existing run, with its data. `longer` has more steps, an online phase, or a number of devices.
+
+    It shares the data of the `first` run that is opened with it, and must differ from that in its seed only.
+    """
     url = as_url(path)
     mirror = None if url is None else stage_existing(url, stack)
     directory = stack.enter_context(RunDirectory.open(path if mirror is None else mirror.directory))
@@ -106,6 +127,8 @@ def reopen(
     offline = not config.online_steps
     config = _extended(config, path, **longer)
     check_devices(config)
+    if first is not None:
+        _check_differ_in_seed(first, config, path)
     if offline and config.online_steps and (other := _other_options(config)):
         print(f"the run keeps its options; those published for online training are {other}", file=sys.stderr)
     if dataset is None and config.data is None:
@@ -118,13 +141,39 @@ def reopen(
         )
     if buffer is not None and config.buffer is None:
         raise RunError(f"{path} was trained on one data set: it cannot continue with two. Start a new run.")
-    dataset, buffer = _load(config, dataset, buffer)
+    dataset, buffer = _load(config, dataset, buffer) if first is None else (first.dataset, first.buffer)
+    _check_recorded(directory, dataset, buffer, salvage)
+    config = with_data(config, dataset)
+    initial = None if config.init_from is None else read_initial(directory.init)
+    return Start(config, dataset, buffer, _factory(config, env), directory, initial, salvage=salvage)
+
+
+def open_stage(start: Start, stack: ExitStack) -> Start | None:
+    """The run that trains the behaviour flow of this one first, on the same data. None if it is done."""
+    place, (dataset, buffer) = start.directory.flow, (start.dataset, start.buffer)
+    state = stage_state(place)
+    if state == "done":
+        return None
+    if state is None:
+        config = stage_config(start.config, place, len(dataset.episodes))
+        directory = stack.enter_context(RunDirectory.create(place, overwrite=True))
+        directory.write_config(config.to_json())
+    else:
+        directory = stack.enter_context(RunDirectory.open(place))
+        config = read_config(directory)
+        _check_recorded(directory, dataset, buffer)
+    directory.mirror = start.directory.mirror  # of the whole run
+    return Start(config, dataset, buffer, None, directory)
+
+
+def _check_recorded(
+    directory: RunDirectory, dataset: OfflineDataset, buffer: OfflineDataset | None, salvage: bool = False
+) -> None:
+    """Raise unless the run was trained on this data."""
     recorded = directory.read_environment_to_resume(salvage) or {}
     for kind, data in (("dataset", dataset), ("buffer", buffer)):
         if data is not None:
             check_same_data(directory.path, kind, recorded, data)
-    config = with_data(config, dataset)
-    return Start(config, dataset, buffer, _factory(config, env), directory, salvage=salvage)
 
 
 def _create(place: Path, overwrite: bool, stack: ExitStack) -> RunDirectory:
@@ -146,16 +195,15 @@ def check_offline(config: RunConfig, runs: int) -> None:
         )
 
 
-def check_differ_in_seed(starts: Sequence[Start]) -> None:
-    """Raise unless the last of these runs can be trained together with the first."""
-    first, last = starts[0], starts[-1]
-    check_offline(last.config, len(starts))
-    ours, others = first.config.fixed(), last.config.fixed()  # the number of steps may differ
+def _check_differ_in_seed(first: Start, config: RunConfig, path: str | Path) -> None:
+    """Raise unless a run can be trained together with the first."""
+    check_offline(config, 2)
+    ours, others = first.config.fixed(), config.fixed()  # the number of steps may differ
     other = [name for name, value in ours.items() if name != "seed" and others.get(name) != value]
     if other:
         raise ConfigError(
-            f"{first.directory.path} and {last.directory.path} differ in {', '.join(other)}: only runs that differ "
-            "in their seeds continue in one program. Resume them one by one"
+            f"{first.directory.path} and {path} differ in {', '.join(other)}: only runs that differ in their seeds "
+            "continue in one program. Resume them one by one"
         )
 
 
