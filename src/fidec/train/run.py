@@ -190,8 +190,6 @@ def _train_all(starts: Sequence[Start], quiet: bool, callback: Callback | None =
                 together.advance()
             for run in together.going:
                 run.stop()
-            for run in runs:
-                _say_if_all_failed(run)
     except BaseException as error:
         for number, start in enumerate(starts):
             run = runs[number] if number < len(runs) else None
@@ -298,14 +296,3 @@ def _provide_flows(starts: Sequence[Start], quiet: bool) -> list[Flow | None]:
             text = f"the behaviour flow is saved. Continue with: fidec train --resume {places}"
             raise Preempted(error.number, text) from error
     return [load_flow(start.directory.flow, start.config, start.dataset, start.spec) for start in starts]
-
-
-def _say_if_all_failed(run: Session) -> None:
-    """A word about a last evaluation without a result."""
-    row, path = run.evaluation or {}, run.directory.path
-    if run.done and not row.get("evaluation/n") and (failed := row.get("evaluation/n_failed", 0)):
-        run.journal.message(
-            f"the last evaluation has no result: all {failed} episodes failed. The reasons are in "
-            f"{path / 'episodes.jsonl'}. The policy is saved: repair the environment and evaluate it with "
-            f"`fidec eval {path}`."
-        )
