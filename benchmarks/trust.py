@@ -25,7 +25,14 @@ from fidec.cli.suite import main as suite
 from fidec.envs.factory import factory_of
 from fidec.errors import RunError
 from fidec.plots import BLUE, GREEN, GREY, INK, ORANGE, new_figure, save_figure, style_axes
-from fidec.stats import Difference, interquartile_mean, nested_mean, probability_of_improvement
+from fidec.stats import (
+    Difference,
+    Interval,
+    interquartile_mean,
+    nested_mean,
+    probability_of_improvement,
+    success_difference,
+)
 from fidec.store.files import atomic_write
 from fidec.store.rundir import AUDIT, LADDER, RunDirectory
 
@@ -206,7 +213,10 @@ def mean(runs: Mapping[int, Sequence[float]]) -> float:
 def paired(before: Mapping[int, Sequence[float]], after: Mapping[int, Sequence[float]]) -> Difference:
     """The difference between runs with the same seed, whose episodes start alike."""
     pairs = [np.subtract(after[seed], before[seed]) for seed in after if seed in before]
-    interval = nested_mean(pairs)
+    if {value for runs in (before, after) for run in runs.values() for value in run} <= {0.0, 100.0}:
+        interval = Interval(*(100 * end for end in success_difference([each / 100 for each in pairs])))
+    else:
+        interval = nested_mean(pairs)
     return Difference(float(np.mean([each.mean() for each in pairs])), *interval, sum(map(len, pairs)))
 
 

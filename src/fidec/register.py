@@ -12,7 +12,9 @@ import pkgutil
 import sys
 from collections.abc import Iterable, Iterator
 from importlib import import_module, metadata
-from typing import Generic, TypeVar
+from numbers import Real
+from types import UnionType
+from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from fidec.errors import ConfigError
 
@@ -40,6 +42,28 @@ def unknown(kind: str, name: str, known: Iterable[str], advice: str = "") -> Con
     close = _closest(name, known)
     hint = f"; did you mean {close}?" if close else "."
     return ConfigError(f"there is no {kind} {name!r}{hint} {advice or 'Known: ' + ', '.join(known)}")
+
+
+def check_choices(config: Any, prefix: str = "") -> None:
+    """Raise ConfigError for a value that the type of its field does not list; else some branch would silently run.
+
+    It looks at every field with a Literal, alone or in a union. `prefix` goes before the names in messages.
+    """
+    for name, hint in get_type_hints(type(config)).items():
+        kinds = set(get_args(hint)) if get_origin(hint) in (Union, UnionType) else {hint}
+        literals = {kind for kind in kinds if get_origin(kind) is Literal}
+        choices = [each for kind in literals for each in get_args(kind)]
+        value = getattr(config, name)
+        if choices and value not in choices and not _is_of(value, kinds - literals):
+            advice = f"Known: {', '.join(choices)}, or a number" if float in kinds else ""
+            raise unknown(f"{prefix}{name}", str(value), choices, advice)
+
+
+def _is_of(value: Any, kinds: set[Any]) -> bool:
+    """Whether a value has one of these types; a whole number, also NumPy's, is a number, and a switch is none."""
+    if isinstance(value, bool):
+        return bool in kinds
+    return isinstance(value, tuple(Real if kind is float else get_origin(kind) or kind for kind in kinds))
 
 
 def _closest(name: str, known: Iterable[str]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -21,6 +22,18 @@ class Difference(NamedTuple):
     low: float
     high: float
     n: int
+
+
+class Estimate(NamedTuple):
+    """A statistic with its interval, which is (nan, nan) if there are too few runs."""
+
+    value: float
+    low: float
+    high: float
+
+
+# For each run the values of its episodes, or for each task the scores of its runs, one a seed.
+Runs = Sequence[Sequence[float] | np.ndarray]
 
 
 def wilson(successes: int, n: int, confidence: float = 0.95) -> Interval:
@@ -95,18 +108,65 @@ def nested_mean(
     return Interval(float(low), float(high))
 
 
+def success_rate(runs: Runs, confidence: float = 0.95) -> Interval:
+    """The interval of the mean success rate of several runs, whose episodes are 0 or 1. Of one run it is Wilson's.
+
+    A bootstrap (`nested_mean`) of equal outcomes has no width. So the interval also covers that of the chance of the
+    episodes alone: Wilson's of each run, and that of their mean. It does not assume that the runs are alike.
+    """
+    counts = [(sum(value >= 0.5 for value in run), len(run)) for run in runs]
+    ends = [wilson(k, n, confidence) for k, n in counts]
+    if len(ends) == 1:
+        return ends[0]
+    return _hull(nested_mean(runs, confidence), _of_mean([k / n for k, n in counts], ends))
+
+
+def success_difference(pairs: Runs, confidence: float = 0.95) -> Interval:
+    """`success_rate` for paired differences of success, -1, 0 or 1, of one or more runs."""
+    return _hull(nested_mean(pairs, confidence), _chance_of_pairs(pairs, confidence))
+
+
+def _chance_of_pairs(pairs: Runs, confidence: float) -> Interval:
+    """Wald's interval with half a pair added to each of the four outcomes (Agresti and Min, Statistics in Medicine
+    24, 2005) of each run, and that of their mean."""
+    z, ends = stats.norm.ppf((1 + confidence) / 2), []
+    for run in pairs:
+        n = len(run) + 2
+        middle, reach = np.sum(run) / n, z * np.sqrt(np.sum(np.abs(run)) + 1 - np.sum(run) ** 2 / n) / n
+        ends.append(Interval(max(-1.0, middle - reach), min(1.0, middle + reach)))
+    return _of_mean([float(np.mean(run)) for run in pairs], ends)
+
+
+def _of_mean(values: Sequence[float], ends: Sequence[Interval]) -> Interval:
+    """The interval of the mean of independent estimates, from the interval of each.
+
+    The distances to the ends are squared and added (Zou, Huang and Zhang, Computational Statistics and Data Analysis
+    53, 2009, for success rates with Wilson's interval).
+    """
+    middle = np.asarray(values)
+    below, above = np.sqrt(((np.asarray(ends) - middle[:, None]) ** 2).sum(0)) / len(middle)
+    return Interval(float(middle.mean() - below), float(middle.mean() + above))
+
+
+def _hull(first: Interval, second: Interval) -> Interval:
+    """The interval that covers both; one that is not known adds nothing."""
+    low, high = np.fmin(first.low, second.low), np.fmax(first.high, second.high)
+    return Interval(float(low), float(high))
+
+
 def paired_difference(
     a: Sequence[float] | np.ndarray,
     b: Sequence[float] | np.ndarray,
     confidence: float = 0.95,
     *,
+    success: bool = False,
     resamples: int = 9999,
     seed: int = 0,
 ) -> Difference:
     """The improvement of b over a on the same episodes: the mean of b - a, with an interval by resampling pairs.
 
     Pairs with a NaN (a failed episode) are left out. What both share, such as an easy start, cancels in the
-    difference.
+    difference. Differences of `success` are 0 and 1 subtracted: their interval has a width also if all are equal.
     """
     first, second = np.asarray(a, np.float64), np.asarray(b, np.float64)
     if first.shape != second.shape or first.ndim != 1:
@@ -115,32 +175,42 @@ def paired_difference(
     difference = difference[~np.isnan(difference)]
     mean = float(difference.mean()) if len(difference) else float("nan")
     low, high = bootstrap_mean(difference, confidence, resamples=resamples, seed=seed)
+    if success and len(difference):
+        low, high = _hull(Interval(low, high), _chance_of_pairs([difference], confidence))
     return Difference(mean, low, high, len(difference))
 
 
-class Estimate(NamedTuple):
-    """A statistic with its interval, which is (nan, nan) if there are too few runs."""
-
-    value: float
-    low: float
-    high: float
-
-
-Runs = Sequence[Sequence[float] | np.ndarray]  # for each task the scores of its runs, one a seed
-
-
-def interquartile_mean(scores: Runs, confidence: float = 0.95, *, resamples: int = 2000, seed: int = 0) -> Estimate:
+def interquartile_mean(
+    scores: Runs,
+    confidence: float = 0.95,
+    *,
+    episodes: Runs | None = None,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Estimate:
     """The mean of the middle half of all runs' scores, with a stratified bootstrap interval.
 
     Seeds are resampled within each task and the tasks are fixed, as in Agarwal et al. (2021): the interval describes
-    other seeds on these tasks, not other tasks.
+    other seeds on these tasks, not other tasks. `episodes` are the numbers of episodes of scores that are successes
+    in percent, else 0. With them the interval also covers that of the chance of these episodes (`success_rate`).
     """
     tasks = _tasks(scores)
 
     def middle(*drawn: np.ndarray, axis: int = -1) -> np.ndarray:
         return stats.trim_mean(np.concatenate(drawn, axis), 0.25, axis)
 
-    return _stratified(middle, tasks, confidence, resamples, seed)
+    found = _stratified(middle, tasks, confidence, resamples, seed)
+    if episodes is None or math.isnan(found.low):
+        return found
+    rates, counts = np.concatenate(tasks) / 100, np.concatenate(episodes).astype(int)
+    cut = int(0.25 * len(rates))
+    kept = np.argsort(rates, kind="stable")[cut : len(rates) - cut]
+    ends = [
+        wilson(round(rate * n), n, confidence) if n else Interval(rate, rate)
+        for rate, n in zip(rates[kept], counts[kept], strict=True)
+    ]
+    chance = _of_mean(list(rates[kept]), ends)
+    return Estimate(found.value, *_hull(Interval(found.low, found.high), Interval(*(100 * end for end in chance))))
 
 
 def probability_of_improvement(

@@ -5,19 +5,23 @@ from __future__ import annotations
 import importlib
 import sys
 from dataclasses import dataclass
+from typing import Literal, get_type_hints
 
+import numpy as np
 import pytest
 
 from fidec import algos, cli
-from fidec.algos.common.base import METHODS
+from fidec.algos.common.base import METHODS, Method
 from fidec.algos.constraints import Quadratic
 from fidec.algos.fidec import METHOD, FiDecConfig
 from fidec.bench.suites import SUITES
 from fidec.cli.algos import describe, meanings
 from fidec.envs.families import FAMILIES
+from fidec.envs.family import EnvOptions
 from fidec.envs.make import find_task
 from fidec.errors import ConfigError
 from fidec.register import Register
+from fidec.train.config import OnlineConfig, RunConfig
 from fidec.types import Spec
 
 
@@ -46,6 +50,41 @@ def test_an_unknown_preset_or_option_is_named():
         algos.make("fidec", Spec((3,), 2), budgte=1.0)
     with pytest.raises(ConfigError, match="no option of deflow 'constraint'"):
         algos.get("deflow").configure(constraint="local")
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Options of a plug-in, which checks nothing."""
+
+    mode: Literal["fast", "slow"] | None = None
+    limit: float | Literal["auto"] = 1.0
+
+
+PLAIN = Method("plain", "", Plain, lambda config, spec: None)  # pyright: ignore[reportArgumentType]
+CONFIGURED = {name: algos.get(name).configure for name in algos.names()}
+CONFIGURED |= {kind.__name__: kind for kind in (RunConfig, OnlineConfig, EnvOptions)}
+CONFIGURED |= {"plug-in": PLAIN.configure}
+
+
+@pytest.mark.parametrize("which", CONFIGURED)
+def test_a_choice_that_is_not_declared_is_refused_wherever_choices_are_declared(which):
+    make = CONFIGURED[which]
+    hints = get_type_hints(type(make()))
+    declared = [name for name, hint in hints.items() if "Literal[" in str(hint)]
+    for name in declared:
+        for wrong in ("nonsense", True):
+            with pytest.raises(ConfigError, match=f"there is no (online.)?{name} '{wrong}'"):
+                make(**{name: wrong})
+    assert declared or which not in ("fidec", "RunConfig", "OnlineConfig", "EnvOptions", "plug-in")
+
+
+def test_a_choice_is_answered_with_the_closest_one_and_numbers_stay_numbers():
+    with pytest.raises(ConfigError, match="no track 'wnadb'; did you mean wandb"):
+        RunConfig(track="wnadb")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match=r"no limit 'atuo'; did you mean auto\? Known: auto, or a number"):
+        PLAIN.configure(limit="atuo")
+    for limit in (2, np.float32(2.0), "auto"):
+        assert PLAIN.configure(limit=limit).limit == limit
 
 
 def test_the_fields_of_the_chosen_constraint_are_options(monkeypatch):

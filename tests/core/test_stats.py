@@ -16,8 +16,12 @@ from fidec.stats import (
     paired_difference,
     probability_of_improvement,
     replicates,
+    success_difference,
+    success_rate,
     wilson,
 )
+
+Z = norm.ppf(0.975)
 
 
 @pytest.mark.parametrize(("k", "n"), [(0, 50), (1, 1), (0, 1), (21, 50), (50, 50)])
@@ -163,3 +167,45 @@ def test_a_nested_mean_counts_the_spread_between_runs_and_the_chance_of_episodes
     assert np.isnan(nested_mean([[1.0]])).all()
     with pytest.raises(ValueError, match="flat lists of finite numbers"):
         nested_mean([[1.0], []])
+
+
+def test_equal_successes_have_the_interval_of_their_chance():
+    """0 of 16: each run has Wilson's [0, z^2 / (n + z^2)], and the mean of R equal ones is shorter by sqrt(R)."""
+    for runs, n in ((2, 8), (5, 50), (3, 1)):
+        reach = Z**2 / (n + Z**2) / math.sqrt(runs)
+        assert success_rate([[0.0] * n] * runs) == pytest.approx((0.0, reach), abs=1e-12)
+        assert success_rate([[1.0] * n] * runs) == pytest.approx((1.0 - reach, 1.0), abs=1e-12)
+    assert success_rate([[0.0] * 16]) == wilson(0, 16)
+    short, long = Z**2 / (4 + Z**2), Z**2 / (12 + Z**2)
+    assert success_rate([[0.0] * 4, [0.0] * 12]).high == pytest.approx(math.hypot(short, long) / 2)
+
+
+def test_a_success_rate_covers_the_spread_between_runs_and_the_chance_of_episodes():
+    apart = [[0.0] * 20, [1.0] * 20, [0.0] * 20]
+    assert success_rate(apart) == nested_mean(apart) == (0.0, 1.0)
+    alike = [[0.0] * 9 + [1.0], [1.0] + [0.0] * 9]
+    found, spread = success_rate(alike), nested_mean(alike)
+    assert found.low <= spread.low <= 0.1
+    below, above = (abs(end - 0.1) / math.sqrt(2) for end in wilson(1, 10))
+    assert found == pytest.approx((min(spread.low, 0.1 - below), max(spread.high, 0.1 + above)))
+
+
+def test_equal_differences_of_success_have_the_interval_of_their_chance():
+    """Agresti and Min: without a discordant pair the difference is 0 -+ z / (n + 2)."""
+    assert success_difference([[0.0] * 16]) == pytest.approx((-Z / 18, Z / 18))
+    assert success_difference([[0.0] * 8] * 4) == pytest.approx((-Z / 20, Z / 20))
+    won, n = success_difference([[1.0] * 50]), 52
+    assert won == pytest.approx((50 / n - Z * math.sqrt(51 - 50**2 / n) / n, 1.0))
+    same = np.zeros(16)
+    assert paired_difference(same, same, success=True)[1:] == pytest.approx((-Z / 18, Z / 18, 16))
+    assert paired_difference(same, same) == (0.0, 0.0, 0.0, 16)  # returns: no spread was observed
+
+
+def test_an_interquartile_mean_of_equal_successes_has_the_interval_of_their_chance():
+    tasks, counts = [[0.0] * 4, [100.0] * 4], [[50] * 4] * 2
+    assert interquartile_mean(tasks) == (50.0, 50.0, 50.0)  # scores
+    reach = 100 * Z**2 / (50 + Z**2) * math.sqrt(2) / 4  # two runs of each task are the middle half
+    assert interquartile_mean(tasks, episodes=counts) == pytest.approx((50.0, 50 - reach, 50 + reach))
+    half = interquartile_mean(tasks, episodes=[[50] * 4, [0] * 4])  # the second task has a score of another kind
+    assert half == pytest.approx((50.0, 50.0, 50 + reach))  # failures can only be fewer
+    assert math.isnan(interquartile_mean([[0.0]], episodes=[[50]]).low)

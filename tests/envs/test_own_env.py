@@ -22,6 +22,7 @@ from fidec.envs.pool import EnvPool
 from fidec.envs.process import EnvProcess, pickled, receive
 from fidec.envs.video import record
 from fidec.errors import ConfigError, EnvError, RunError
+from fidec.report.compare import compare
 from fidec.train.evaluate import check_spaces
 from fidec.types import Spec
 from helpers import own_env
@@ -150,10 +151,35 @@ def test_an_evaluation_without_a_good_episode_is_reported(tiny, columns, compile
             raise RuntimeError("no contact")
 
     options = {"algo": "tiny", "batch_size": 8, "eval_episodes": 2, "eval_envs": 1, "quiet": True}
-    fidec.fit(fidec.dataset_from_arrays(**columns), tmp_path / "run", steps=4, env=lambda: Broken(), **options)
+    options |= {"steps": 4, "eval_interval": 2}
+    fidec.fit(fidec.dataset_from_arrays(**columns), tmp_path / "run", env=lambda: Broken(), **options)
     for text in (capsys.readouterr().err, (tmp_path / "run" / "run.log").read_text()):
         assert "evaluation episode 1 crashed: RuntimeError: no contact (test_own_env.py:" in text
-        assert "the last evaluation has no result: all 2 episodes failed" in text
+        for step in (2, 4):
+            assert f"the evaluation of step {step} has no result: all 2 episodes failed" in text
+    with pytest.raises(RunError, match=r"no finished run with an evaluation.*has no evaluation with a score"):
+        compare([tmp_path / "run"])
+
+
+def test_a_command_without_a_valid_episode_fails(cli, tiny, own, compile_cache, tmp_path):
+    """Its numbers are printed, and nothing is stored with the run."""
+    assert cli("train", "--data", "npz:own.npz", "--env", own, *SMALL, "--out", "run")[0] == 0
+    module = tmp_path / "my_env.py"  # the environments' processes read it, and fail
+    module.write_text(
+        module.read_text().replace("distance = ", "raise RuntimeError('no contact')\n        distance = ")
+    )
+    how = ("run", "--episodes", 2, "--envs", 1)
+    code, out, err = cli("eval", *how)
+    assert (code, out.splitlines()[2].split()) == (1, ["refined", "-", "-", "0", "0", "2"])
+    assert "no valid episode of refined. The first crashed: RuntimeError: no contact" in err
+    code, out, err = cli("eval", *how, "--base", "--json")
+    assert (code, json.loads(out)["refined"]["n"]) == (1, 0)
+    assert "no valid episode of base; refined." in err
+    code, out, err = cli("eval", *how, "--ladder", "--noises", 1, "--json")
+    assert (code, {cell["summary"]["n"] for cell in json.loads(out)["cells"]}) == (1, {0})
+    assert "no valid episode of noise 1, strength" in err
+    assert not {"comparison.json", "ladder.json"} & {path.name for path in (tmp_path / "run").iterdir()}
+    check_error(cli("select", "run", "--episodes", 6), 1, "all 6 episodes failed")
 
 
 def test_a_misspelt_argument_gets_a_suggestion(columns, tmp_path):

@@ -61,7 +61,7 @@ def write_run(
         success = score / 100 if score is not None and unit == "success in percent" else None
         returned = score if unit == "return" else -1234.5
         rows.append({"step": step, "evaluation/success": success, "evaluation/return": returned})
-        rows[-1]["evaluation/score"] = score
+        rows[-1] |= {"evaluation/score": score, "evaluation/n": plan.eval_episodes}
     rates = [(500, 100.0)] * bool(plan.steps) + [(plan.total, 20.0)] * bool(plan.online_steps)
     times = [{"step": 1, "time/compile": 10.0}, {"step": 2_500, "time/evaluation": 5.0}]
     times += [{"step": step, "time/steps_per_second": rate} for step, rate in rates]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fidec.report.compare import compare, options_table, table, title, to_json
-from fidec.stats import nested_mean
+from fidec.stats import success_difference, success_rate, wilson
 from fidec.store.rundir import RunDirectory
 from fidec.train.config import RunConfig
 from fidec.train.protocol import resolve_options
@@ -73,6 +73,10 @@ def runs(tmp_path):
     return out
 
 
+def percent(interval):
+    return tuple(100 * end for end in interval)
+
+
 def test_seeds_are_replicates_and_options_make_other_methods(runs):
     compared = compare([runs])
     (found,) = compared.comparisons
@@ -80,9 +84,10 @@ def test_seeds_are_replicates_and_options_make_other_methods(runs):
     assert [entry.name for entry in found.entries] == ["bc", "fidec budget=0.01", "fidec budget=0.1"]
     bc, same, better = found.entries
     assert (bc.mean, bc.episodes, bc.against) == (37.5, 8, None)
-    assert bc.interval == nested_mean([[0, 100, 0, 0], [0, 100, 0, 100]])
-    assert (same.against, same.pairs) == ((0.0, 0.0, 0.0, 8), "8 episodes, 2 seeds")
-    assert some(better.against) == (37.5, *nested_mean([[100, 0, 0, 100], [100, 0, 0, 0]]), 8)
+    assert bc.interval == percent(success_rate([[0, 1, 0, 0], [0, 1, 0, 1]]))
+    assert same.against == (0.0, *percent(success_difference([[0] * 4] * 2)), 8)
+    assert same.pairs == "8 episodes, 2 seeds"
+    assert some(better.against) == (37.5, *percent(success_difference([[1, 0, 0, 1], [1, 0, 0, 0]])), 8)
     assert found.options == ["batch_size", "algo.budget"]
     assert options_table(found) == [
         ["method", "batch_size", "budget"],
@@ -90,7 +95,7 @@ def test_seeds_are_replicates_and_options_make_other_methods(runs):
         ["fidec budget=0.01", "64", "0.01"],
         ["fidec budget=0.1", "64", "0.1"],
     ]
-    row = ["fidec budget=0.1", "75.0", "[37.5, 100.0]", "2", "8", "+37.5", "[+0.0, +75.0]", "8 episodes, 2 seeds"]
+    row = ["fidec budget=0.1", "75.0", "[37.5, 100.0]", "2", "8", "+37.5", "[-4.9, +75.0]", "8 episodes, 2 seeds"]
     assert table(found)[3] == row
     assert title(found).startswith("Own-v0, data own (2,000 transitions, SHA-256 abababababab), 4 episodes")
     (other,) = compare([runs], baseline="fidec budget=0.1").comparisons
@@ -109,6 +114,28 @@ def test_a_single_seed_is_compared_by_its_episodes(tmp_path):
         "4 episodes, 1 seed",
     )
     assert (iql.against, iql.pairs) == (None, "")
+
+
+def test_success_without_spread_has_an_interval_and_a_return_has_none(tmp_path):
+    """A success that is reported only when it is one: the other episodes are failures."""
+    for seed in (0, 1):
+        write(tmp_path / f"none{seed}", [0] * 8, seed)
+        write(tmp_path / f"all{seed}", [1] * 8, seed, "fql")
+        write(tmp_path / f"maze{seed}", [0] * 8, seed, task="antmaze-umaze-v2", env=None)
+        path = write(tmp_path / f"some{seed}", [1, 0, 0, 0, 0, 0, 0, 0], seed, "iql")
+        rows = [json.loads(line) for line in (path / "episodes.jsonl").read_text().splitlines()]
+        write_rows(path, episodes=[row | {"success": row["success"] or None} for row in rows])
+    own, maze = compare([tmp_path]).comparisons
+    every, none, few = own.entries
+    reach = wilson(0, 8).high / 2**0.5
+    assert none.interval == pytest.approx((0.0, 100 * reach))
+    assert every.interval == pytest.approx((100 - 100 * reach, 100.0))
+    assert none.against is not None
+    assert -100 == none.against.low < none.against.high < -60
+    assert few.interval == percent(success_rate([[1] + [0] * 7] * 2))
+    assert (few.mean, few.against and few.against.n) == (12.5, 16)
+    assert maze.example.unit == "normalised score"
+    assert maze.entries[0].interval == none.interval
 
 
 def test_episodes_with_other_starts_are_not_paired(tmp_path):

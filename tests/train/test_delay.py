@@ -11,6 +11,7 @@ from fidec import dataset_from_arrays, evaluate, fit, load_policy, resume
 from fidec.data.delay import PENDING, Pending, delayed
 from fidec.envs.control import Delay, limited
 from fidec.errors import ConfigError, DataError
+from fidec.train.origin import check_data, data_of
 from fidec.train.run import Preempted
 from helpers.own_env import REACH, Reach
 from helpers.runs import fingerprint
@@ -117,6 +118,12 @@ def test_a_policy_stays_in_the_range_of_the_data(tmp_path):
     actions = policy(np.random.default_rng(0).normal(scale=100, size=(50, 3)))
     assert (actions >= low - 1e-5).all()
     assert (actions <= high + 1e-5).all()
+    other = tmp_path / "other.npz"  # whose own range is another one
+    columns = {name: getattr(dataset, name) for name in ("observations", "rewards", "terminals")}
+    np.savez(other, **columns, actions=dataset.actions / 3, action_low=-2.0, action_high=2.0)
+    seen = data_of(run.directory, f"npz:{other}")
+    check_data(policy, seen)
+    assert np.allclose(policy.spec.to_user_units(seen.actions[0]), dataset.actions[0] / 3, atol=1e-5)
 
 
 def test_an_environment_is_limited_to_bounds_inside_its_own():

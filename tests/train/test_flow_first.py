@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
 import signal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,12 +18,14 @@ from fidec.data.holdout import hold_out
 from fidec.errors import ConfigError, DataError, RunError
 from fidec.store import trees
 from fidec.train import dispatch, flow_first
-from fidec.train.config import OnlineConfig
-from fidec.train.run import Preempted
+from fidec.train.config import OnlineConfig, RunConfig
+from fidec.train.run import Preempted, resume_all
 from fidec.train.validation import Validation
 from helpers.algorithms import equal
 from helpers.faults import contents, move_run
 from helpers.online_envs import WALK
+from helpers.own_env import REACH
+from helpers.room_env import ROOM, room_columns
 from helpers.runs import fingerprint, online_fingerprint, random_columns, read_rows
 
 STEPS, FLOW = 30, 40
@@ -204,6 +208,14 @@ def test_a_flow_of_other_data_is_refused(tmp_path, whole):
         fit(other, tmp_path / "run", **{**SETTINGS, **GIVEN, "flow": whole / "flow"})
 
 
+def test_a_flow_that_would_see_other_observations_than_the_networks_is_refused(tmp_path, whole):
+    """Networks of another run keep its statistics."""
+    other = dataset_from_arrays(**random_columns(rows=440, seed=1))
+    with pytest.raises(ConfigError, match="--init-from and --flow-updates"):
+        fit(other, tmp_path / "run", **{**SETTINGS, "init_from": whole})
+    assert not (tmp_path / "run").exists()
+
+
 def test_whole_episodes_are_held_out(dataset):
     used, held = hold_out(dataset, 0.1)
     assert len(held.episodes) == 2
@@ -272,3 +284,108 @@ def test_refreshed_proposals_are_new_ones_and_resume_exactly(tmp_path, dataset, 
         fit(dataset, tmp_path / "stopped", **settings)
     resume(tmp_path / "stopped", dataset, quiet=True)
     assert fingerprint(tmp_path / "stopped", STEPS) == fingerprint(made, STEPS)
+
+
+# Options that change data or rows. Online the environment is WALK unless a case names another; None: not online.
+SECOND = {"buffer": dataset_from_arrays(**random_columns(rows=100, seed=3), name="second"), "env": None}
+WIDE = {"action_low": (-2.0,), "action_high": (2.0,), "env": REACH}
+CASES: dict[str, dict[str, Any]] = {
+    "data": {"env": REACH, **WIDE},
+    "buffer": SECOND,
+    "buffer_fraction": {**SECOND, "buffer_fraction": 0.25},
+    "action_low": WIDE,
+    "action_high": WIDE,
+    "action_quantile": {"action_quantile": 0.05},
+    "init_from": {"algo": "fidec", "options": SETTINGS["options"]},  # from the fixture `whole`
+    "memory_limit": {"memory_limit": 0.0, "env": None},
+    "seed": {"seeds": (1, 2), "env": None},
+    "flow_refresh": {"flow_refresh": 2},
+    "validation": {"validation": 0.1},
+    "patience": {"patience": 1},
+    "chunk": {"chunk": 2},
+    "n_step": {"n_step": 2},
+    "replan": {"chunk": 3, "replan": 2},
+    "ensemble": {"chunk": 3, "replan": 1, "ensemble": 0.1},
+    "value_start": {"value_start": "data"},
+    "reward_scale": {"reward_scale": "data"},
+    "batch_size": {"batch_size": 5},
+    "frame_stack": {"frame_stack": 2, "env": ROOM},
+    "delay": {"delay": 2},
+    "history": {"history": 2},
+    "normalize_observations": {"normalize_observations": False},
+    "augment": {"augment": 1.0, "frame_stack": 2, "env": ROOM},
+    "all of vectors": {"delay": 2, "action_quantile": 0.05, "chunk": 2, "history": 2, "validation": 0.1},
+    "a delay and a buffer": {**SECOND, "delay": 2, "action_quantile": 0.05},
+    "a delay and seeds": {"seeds": (1, 2), "delay": 2, "action_quantile": 0.05, "env": None},
+}
+# A task brings data of its own.
+OTHERS = {
+    *("task", "env", "algo", "preset", "options", "online", "steps", "online_steps", "flow", "flow_updates", "out"),
+    *("check_data", "data_dir", "devices", "split_critics", "track", "rendering", "success_timing", "candidates"),
+    *("eval_interval", "eval_episodes", "eval_seeds", "eval_envs", "eval_background", "eval_timeout"),
+    *("log_interval", "checkpoint_interval", "keep_checkpoints"),
+}
+SMALL = {**SETTINGS, "algo": "fql", "flow_updates": 5, "validation": None, "steps": 4, "eval_interval": 0}
+SMALL |= {"log_interval": 2, "checkpoint_interval": 2, "options": {"hidden": (8,), "flow_steps": 2}}
+
+
+# Of the others only the rows differ, not the data.
+NORMAL = {"data", "buffer_fraction", "action_quantile", "delay", "history", "replan", "normalize_observations"}
+NORMAL |= {"validation", "a delay and a buffer", "a delay and seeds"}
+
+
+def crossed():
+    """(case, whether it goes on online)."""
+    both = [(name, online) for name, case in CASES.items() for online in {False, case.get("env", WALK) is not None}]
+    normal = [(name, False) for name in NORMAL] + [("all of vectors", True)]
+    return [pytest.param(*each, marks=() if each in normal else pytest.mark.slow) for each in both]
+
+
+def test_every_option_of_the_data_is_crossed_with_the_flow_stage():
+    """A new option is a case if it changes data or rows, else one of the others."""
+    assert {name for name in CASES if " " not in name} | OTHERS == {f.name for f in dataclasses.fields(RunConfig)}
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory, dataset):
+    """The data of each environment."""
+    path, columns = tmp_path_factory.mktemp("sources") / "wide.npz", random_columns(rows=440)
+    np.savez(path, **{**columns, "actions": 2 * columns["actions"]})
+    room = dataset_from_arrays(**room_columns(4), name="room")
+    return {REACH: f"npz:{path}", ROOM: room, WALK: dataset, None: dataset}
+
+
+@pytest.mark.parametrize(("case", "online"), crossed())
+def test_an_option_of_the_data_with_the_flow_stage(tmp_path, sources, whole, monkeypatch, stop_at, case, online):
+    """The flow is trained on the data of the rest, and a run stopped in every phase ends with the same bytes."""
+    monkeypatch.setattr(dispatch.Pace, "next", lambda self, left: min(left, 3))
+    monkeypatch.setattr(dispatch, "DISPATCH_SECONDS", 0.0)
+    how = {**SMALL, "env": WALK, **CASES[case]}
+    data, seeds = sources[how["env"]], how.get("seeds")
+    given = (None if isinstance(data, str) else data, how.get("buffer"))
+    how |= {"online_steps": 6} if online else {"env": None}
+    how |= {"init_from": whole} if case == "init_from" else {}
+    total, print_of = how["steps"] + 6 * online, online_fingerprint if online else fingerprint
+
+    def runs(name):
+        out = tmp_path / name
+        return [out] if seeds is None else [out / f"seed{seed:03d}" for seed in seeds]
+
+    def go_on():
+        resume(*runs("run"), *given, quiet=True) if seeds is None else resume_all(runs("run"), *given, quiet=True)
+
+    fit(data, tmp_path / "whole", **how)
+    stop_at(2)  # of the flow's updates
+    with pytest.raises(Preempted):
+        fit(data, tmp_path / "run", **how)
+    if online:
+        stop_at(total - 2)
+        with pytest.raises(Preempted):
+            go_on()
+    go_on()
+    for made, again in zip(runs("whole"), runs("run"), strict=True):
+        records = [json.loads((each / "environment.json").read_text()) for each in (made, made / "flow")]
+        for kind in ("dataset", "buffer"):
+            assert len({(record.get(kind) or {}).get("sha256") for record in records}) == 1
+        assert fingerprint(again / "flow", SMALL["flow_updates"]) == fingerprint(made / "flow", SMALL["flow_updates"])
+        assert print_of(again, total) == print_of(made, total)

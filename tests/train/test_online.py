@@ -313,6 +313,4 @@ def test_what_cannot_be_is_refused_before_anything_is_written(dataset, tmp_path)
     refused("omit --buffer", buffer=dataset)
     with pytest.raises(ConfigError, match="one environment and no overlap"):
         OnlineConfig(collect="episode", envs=2)
-    with pytest.raises(ConfigError, match=r"online\.sampling must be uniform or balanced"):
-        OnlineConfig(sampling="half")  # pyright: ignore[reportArgumentType]
     assert not (tmp_path / "run").exists()

@@ -91,7 +91,6 @@ def test_a_configuration_is_read_back_also_from_a_file_without_online_options():
         ({"envs": 4, "capacity": 7}, "capacity must be at least 8"),
         ({"fraction": 1.0}, "fraction must lie strictly between 0 and 1"),
         ({"max_failures": -1}, "max_failures must be at least 0"),
-        ({"collect": "run"}, "collect must be step or episode"),
         ({"collect": "episode", "overlap": True}, "no overlap"),
         ({"envs": 2, "overlap": True}, "overlap needs one environment"),
     ],

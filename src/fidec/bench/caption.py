@@ -37,7 +37,7 @@ def caption(suite: Suite, runs: Sequence[Run], lines: Sequence[Line], scale: Sca
         f"IQM: interquartile mean over tasks{over}{after}."
         if any(line.iqm and line.runs > 1 for line in lines if not line.task)
         else "",
-        "Intervals: 95 %, stratified bootstrap over seeds."
+        "Intervals: 95 %, stratified bootstrap over seeds; of success also the chance of the episodes."
         if len(seeds) > 1
         else "One seed has no spread and no interval.",
     ]

@@ -13,7 +13,7 @@ import numpy as np
 from fidec import algos, tasks
 from fidec.bench.jobs import Job
 from fidec.errors import RunError
-from fidec.report.runs import OTHER, unit_of
+from fidec.report.runs import OTHER, SUCCESS, mean_of, unit_of
 from fidec.stats import Estimate, interquartile_mean, probability_of_improvement
 from fidec.store.rundir import RunDirectory
 from fidec.tasks import Reported
@@ -38,6 +38,7 @@ class Run(NamedTuple):
     unit: str  # of the score
     data: Data
     content: str  # SHA-256 of the arrays, which every run has: equal for the same data
+    episodes: int  # of the score if it is success in percent, else 0
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,9 @@ def read_run(job: Job) -> Run:
     data = Data(name, kind, facts["transitions"], info.get("file_sha256") or facts["sha256"])
     before = scores[plan.steps] if plan.before else None
     score = float(np.mean([scores[step] for step in plan.averaged]))
-    return Run(job, score, before, scores, unit_of(job.suite_task.id, evaluations), data, facts["sha256"])
+    counts = [row.get("evaluation/n") or 0 for row in evaluations if row["step"] in plan.averaged]
+    episodes = sum(counts) if mean_of(evaluations) == SUCCESS else 0
+    return Run(job, score, before, scores, unit_of(job.suite_task.id, evaluations), data, facts["sha256"], episodes)
 
 
 def units(jobs: Iterable[Job], runs: Iterable[Run]) -> dict[str, str]:
@@ -108,8 +111,9 @@ def summarise(jobs: Sequence[Job], runs: Sequence[Run], baseline: str) -> list[L
     check_same_data(runs)
     shown, unit_of = [run.job for run in runs] or jobs, units(jobs, runs)
     variants = {job.variant.label: job for job in jobs if job.variant in [each.variant for each in shown]}
-    scores, before = (
-        {label: _by_task(runs, label, name) for label in {*variants, baseline}} for name in ("score", "before")
+    scores, before, episodes = (
+        {label: _by_task(runs, label, name) for label in {*variants, baseline}}
+        for name in ("score", "before", "episodes")
     )
 
     def line(level: str, category: str, task: str, label: str, members: list[str]) -> Line:
@@ -128,7 +132,8 @@ def summarise(jobs: Sequence[Job], runs: Sequence[Run], baseline: str) -> list[L
         if not unit:
             return found
         (mean, std), (first, first_std) = map(_mean_and_std, (own, earlier))
-        iqm = interquartile_mean([list(each.values()) for each in own.values()])
+        counts = [list(episodes[label][name].values()) for name in own]
+        iqm = interquartile_mean([list(each.values()) for each in own.values()], episodes=counts)
         return replace(found, mean=mean, std=std, before=first, before_std=first_std, iqm=iqm)
 
     groups: dict[str, list[str]] = {}

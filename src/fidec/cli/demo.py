@@ -11,7 +11,7 @@ from typing import cast
 
 from fidec.bench.suite import Scale
 from fidec.bench.suites import SUITES
-from fidec.cli.evaluate import print_comparison
+from fidec.cli.evaluate import end, print_comparison
 from fidec.cli.output import parse
 from fidec.console import Output
 from fidec.errors import ConfigError
@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
     from fidec.report.page import report_runs
     from fidec.store.files import write_json
     from fidec.store.rundir import COMPARISON, REPORT
-    from fidec.train.assess import Assessment
+    from fidec.train.assess import Assessment, without_result
 
     say = Output(clock=time.monotonic).print
     say(f"1/4  data for {TASK}: {args.rows} rows by OGBench's scripted oracle")
@@ -72,7 +72,7 @@ def main(argv: list[str]) -> int:
     say("done")
     print_comparison(result)
     print(*written, report, sep="\n")
-    return 0
+    return end(without_result(result["episodes"]))
 
 
 def _train(args: DemoArgs) -> Path:

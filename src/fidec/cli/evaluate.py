@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from fidec.cli.output import import_from_here, interval, parse, print_json, print_table
-from fidec.errors import ConfigError
+from fidec.errors import ConfigError, EnvError
 from fidec.store.rundir import COMPARISON, LADDER
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 class EvalArgs:
     """Evaluate the policy of a run (or a policy directory) on seeded episodes of its environment.
 
-    With the run's own number of episodes, processes and seed this repeats the run's last evaluation exactly.
+    With the run's own number of episodes, processes and seed this repeats the run's last evaluation exactly. Without
+    a valid episode the exit code is 1.
     """
 
     directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
@@ -69,7 +70,7 @@ class EvalArgs:
 
 def main(argv: list[str]) -> int:
     from fidec.envs.video import check_video
-    from fidec.train.assess import Assessment
+    from fidec.train.assess import Assessment, without_result
 
     args = parse(EvalArgs, argv, "fidec eval")
     counts = [count for count in (args.episodes, args.candidates, args.replan) if count is not None]
@@ -96,19 +97,27 @@ def main(argv: list[str]) -> int:
     if args.ladder:
         return play_ladder(args, assessment)
     result = assessment.evaluate(args.episodes, base=args.base)
-    if args.base:
+    reason = without_result(result["episodes"])
+    if args.base and reason is None:
         _keep(args, COMPARISON, result)
     if not args.json:
         print_comparison(result)
     if args.video is not None:
-        reason = assessment.record(args.video, episodes=min(3, args.episodes))
-        result["video"] = str(args.video) if reason is None else None
-        if reason is not None:
-            print(f"fidec eval: {reason}", file=sys.stderr)
+        problem = assessment.record(args.video, episodes=min(3, args.episodes))
+        result["video"] = str(args.video) if problem is None else None
+        if problem is not None:
+            print(f"fidec eval: {problem}", file=sys.stderr)
         elif not args.json:
             print(f"video: {args.video}")
     if args.json:
         print_json(result)
+    return end(reason)
+
+
+def end(reason: str | None) -> int:
+    """The exit code, after the output; EnvError if an evaluation has no result."""
+    if reason is not None:
+        raise EnvError(reason)
     return 0
 
 
@@ -144,6 +153,7 @@ def play_ladder(args: EvalArgs, assessment: Assessment) -> int:
     from fidec.report.ladder import draw_ladder
     from fidec.store import files
     from fidec.store.rundir import check_links
+    from fidec.train.assess import without_result
     from fidec.train.ladder import cells_of, ladder
 
     cells = cells_of(assessment, args.noises, args.strengths)
@@ -154,14 +164,17 @@ def play_ladder(args: EvalArgs, assessment: Assessment) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
     with Progress(len(cells) * args.episodes, unit="episode") as progress:
         result = ladder(assessment, args.episodes, cells, lambda _: progress.advance())
+    names = [f"noise {cell['noise']:g}, strength {cell['strength']:g}" for cell in result["cells"]]
+    reason = without_result(dict(zip(names, [cell["episodes"] for cell in result["cells"]], strict=True)))
     result["figure"] = str(draw_ladder(result, path))
-    _keep(args, LADDER, result)
+    if reason is None:
+        _keep(args, LADDER, result)
     if args.json:
         print_json(result)
     else:
         print_ladder(result)
         print(f"figure: {path}")
-    return 0
+    return end(reason)
 
 
 def print_ladder(result: dict[str, Any]) -> None:

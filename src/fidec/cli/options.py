@@ -15,6 +15,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import tyro
 
 from fidec.errors import ConfigError
+from fidec.register import unknown
 
 _REPLACED = {
     "invalid literal for int() with base 10:": "expected a whole number, not",
@@ -86,6 +87,10 @@ def message_of(text: str) -> str:
     is_rule = lambda line: not line.strip("─-╰╯ ")  # noqa: E731
     message = takewhile(lambda line: not is_rule(line), dropwhile(is_rule, lines[1:]))
     line = " ".join(" ".join(message).split())
+    if found := re.match(r"invalid choice '(.*)' for argument '(.*)'\. Expected one of \((.*)\)", line):
+        value, option, choices = found.groups()
+        known = {each.strip("'") for each in choices.split(", ")} - {"None"}
+        return f"{unknown(option, value, known)}."
     for python, plain in _REPLACED.items():
         line = line.replace(python, plain)
     return line.rstrip(".") + "."

@@ -70,7 +70,8 @@ def compare(
     first, second = ({(e.index, e.seed): _value(e, of) for e in episodes} for episodes in (before, after))
     if first.keys() != second.keys():
         raise ValueError("the two evaluations ran different episodes; use the same seed and number of episodes")
-    return Gain(of, *paired_difference(list(first.values()), [second[key] for key in first]))
+    pairs = list(first.values()), [second[key] for key in first]
+    return Gain(of, *paired_difference(*pairs, success=of == "success"))
 
 
 def _value(episode: Episode, of: str) -> float:

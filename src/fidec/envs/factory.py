@@ -49,8 +49,8 @@ def factory_of(
     task: str | None = None,
     env: str | MakeEnv | None = None,
     *,
-    success_timing: str = "pre",
-    rendering: str = "exact",
+    success_timing: Any = "pre",
+    rendering: Any = "exact",
     declaration: str = "",
 ) -> EnvFactory | None:
     """The environment of a task, or of an `env`: a Gymnasium id or a function that returns an environment.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
+
+from fidec.register import check_choices
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,11 @@ class EnvOptions:
     """
 
     render_mode: str | None = None
-    success_timing: str = "pre"
-    rendering: str = "exact"
+    success_timing: Literal["pre", "post"] = "pre"
+    rendering: Literal["exact", "fast"] = "exact"
+
+    def __post_init__(self):
+        check_choices(self)
 
 
 def takes_render_mode(make: Callable[..., Any]) -> bool:

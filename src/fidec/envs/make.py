@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from dataclasses import replace
+from typing import Literal
 
 import gymnasium
 
@@ -54,16 +55,16 @@ def _examples() -> list[str]:
 
 
 def make(
-    task: str, *, render_mode: str | None = None, success_timing: str = "pre", rendering: str = "exact"
+    task: str,
+    *,
+    render_mode: str | None = None,
+    success_timing: Literal["pre", "post"] = "pre",
+    rendering: Literal["exact", "fast"] = "exact",
 ) -> gymnasium.Env:
     """Make the environment of a task (see `find_task` and `EnvOptions`). `reset(seed=...)` determines the start.
 
     Images need OpenGL: without a display, MUJOCO_GL then defaults to egl.
     """
-    if success_timing not in ("pre", "post"):
-        raise ConfigError(f"success_timing must be 'pre' or 'post', not {success_timing!r}")
-    if rendering not in ("exact", "fast"):
-        raise ConfigError(f"rendering must be 'exact' or 'fast', not {rendering!r}")
     return make_env(find_task(task), EnvOptions(render_mode, success_timing, rendering))
 
 

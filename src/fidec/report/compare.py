@@ -17,7 +17,7 @@ from fidec.errors import RunError
 from fidec.register import unknown
 from fidec.report.panels import Panel, common_curve, draw_panels
 from fidec.report.runs import RETURN, SUCCESS, Record, by_method, by_place, differing, read_runs
-from fidec.stats import Difference, Interval, nested_mean
+from fidec.stats import Difference, Interval, nested_mean, success_difference, success_rate
 from fidec.store.files import to_builtin
 from fidec.store.staging import local_run
 from fidec.train.config import RunConfig
@@ -96,10 +96,11 @@ def _entry(name: str, runs: list[Record], others: list[Record] | None) -> Entry:
 
 def _interval_of(runs: Sequence[Record]) -> Interval:
     """Of the mean: over runs and their episodes; over runs alone if the score is not a mean over episodes."""
-    if len(runs) == 1 and (name := _OF_EPISODES.get(runs[0].unit)):
+    if len(runs) == 1 and (name := _OF_EPISODES.get(runs[0].of)):
         ends = [runs[0].last.get(f"evaluation/{name[0]}_{end}") for end in ("low", "high")]
         return Interval(*(math.nan if end is None else name[1] * end for end in ends))  # Wilson's for success
-    return nested_mean([_values(run) for run in runs])
+    found = success_rate if runs[0].of == SUCCESS else nested_mean
+    return _scaled(found([_values(run) for run in runs]), runs[0])
 
 
 def _against(shared: Sequence[tuple[Record, Record]]) -> dict[str, Any]:
@@ -109,10 +110,12 @@ def _against(shared: Sequence[tuple[Record, Record]]) -> dict[str, Any]:
     pairs = [values for values in pairs if len(values)]
     if not pairs:
         return {}
-    mean, count = float(np.mean([values.mean() for values in pairs])), sum(map(len, pairs))
+    run, count = shared[0][0], sum(map(len, pairs))
+    mean = _factor(run) * float(np.mean([values.mean() for values in pairs]))
+    found = success_difference if run.of == SUCCESS else nested_mean
     seeds = f"{len(pairs)} seed{'s' if len(pairs) > 1 else ''}"
-    text = f"{count} episodes, {seeds}" if shared[0][0].unit in _OF_EPISODES else seeds
-    return {"against": Difference(mean, *nested_mean(pairs), count), "pairs": text}
+    text = f"{count} episodes, {seeds}" if run.of in _OF_EPISODES else seeds
+    return {"against": Difference(mean, *_scaled(found(pairs), run), count), "pairs": text}
 
 
 def _starts(run: Record) -> list[tuple[int, int]]:
@@ -120,13 +123,22 @@ def _starts(run: Record) -> list[tuple[int, int]]:
 
 
 def _values(run: Record, failed: bool = False) -> list[float]:
-    """What each episode adds to the score, with `failed` also NaN for failed ones; else the score itself."""
-    if run.unit not in _OF_EPISODES:
+    """The success or return of each episode, with `failed` also NaN for failed ones; else the score itself."""
+    if run.of not in _OF_EPISODES:
         return [run.score]
-    name, factor = _OF_EPISODES[run.unit]
-    values = [row.get(name) if row.get("status") == "ok" else None for row in run.episodes]
-    numbers = [math.nan if value is None else factor * value for value in values]
-    return numbers if failed else [number for number in numbers if not math.isnan(number)] or [run.score]
+    name = _OF_EPISODES[run.of][0]  # an episode that reports no success, where others do, is a failure
+    numbers = [(row.get(name) or 0.0) if row.get("status") == "ok" else math.nan for row in run.episodes]
+    known = [number for number in numbers if not math.isnan(number)]
+    return numbers if failed else known or [run.score / _factor(run)]
+
+
+def _factor(run: Record) -> float:
+    """The score is the mean over episodes, multiplied by this."""
+    return _OF_EPISODES[run.of][1] if run.of in _OF_EPISODES else 1.0
+
+
+def _scaled(interval: Interval, run: Record) -> Interval:
+    return Interval(*(_factor(run) * end for end in interval))
 
 
 # --- output -----------------------------------------------------------------------------------------------------
@@ -171,7 +183,8 @@ def note(compared: Compared) -> str:
     """The meaning of the numbers."""
     lines = [
         "Scores are means over runs of the evaluation at the last step.",
-        "Intervals are by bootstrap over runs and their episodes; of a single run's success, Wilson's.",
+        "Intervals are by bootstrap over runs and their episodes. Those of success are at least as wide as Wilson's "
+        "for the episodes.",
     ]
     if len(compared.comparisons) > 1:
         lines.append("Runs on other data, or evaluated in another way, are in tables of their own.")

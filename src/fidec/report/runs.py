@@ -35,6 +35,7 @@ class Record(NamedTuple):
     curve: Mapping[int, float]  # the score of every evaluation, by its step
     episodes: list[dict[str, Any]]  # of the last evaluation
     unit: str  # of the score
+    of: str  # what the score is the mean of over episodes: SUCCESS, RETURN or OTHER
 
     @property
     def score(self) -> float:
@@ -116,6 +117,7 @@ def read_record(path: Path) -> Record:
             curve=curve,
             episodes=[row for row in directory.read_jsonl("episodes") if row["step"] == config.total],
             unit=unit_of(config.task, evaluations),
+            of=mean_of(evaluations),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"is damaged: {type(error).__name__}: {error}") from error
@@ -125,6 +127,11 @@ def unit_of(task: str | None, evaluations: Sequence[Mapping[str, Any]] = ()) -> 
     """The unit of a task's scores: the benchmark's, else what the evaluations show."""
     if family := tasks.family_of(task or ""):
         return SUCCESS if family.benchmark == "ogbench" else NORMALISED
+    return mean_of(evaluations)
+
+
+def mean_of(evaluations: Sequence[Mapping[str, Any]]) -> str:
+    """What scores are means of over episodes: SUCCESS (also D4RL's score of an antmaze), RETURN or OTHER."""
     for unit, name, factor in ((SUCCESS, "success", 100.0), (RETURN, "return", 1.0)):
         pairs = [(row["evaluation/score"], row.get(f"evaluation/{name}")) for row in evaluations]
         if all(value is not None and math.isclose(score, factor * value) for score, value in pairs):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,18 @@ def keep(directory: Path, name: str, result: dict[str, Any]) -> str | None:
     except FidecError as error:
         return str(error)
     return None
+
+
+def without_result(played: Mapping[str, Sequence[Mapping[str, Any]]]) -> str | None:
+    """Which of these evaluations have no valid episode, and why; None if all have. They are rows by name."""
+    failed = {name: rows for name, rows in played.items() if all(row["status"] != "ok" for row in rows)}
+    if not failed:
+        return None
+    row = next(iter(failed.values()))[0]
+    return (
+        f"no valid episode of {'; '.join(failed)}. The first {row['status']}: {row['detail']}. Repair the "
+        "environment and evaluate again"
+    )
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal, cast
 
 import tyro
 
-from fidec.algos.common.base import check_choices
 from fidec.data.dataset import OfflineDataset
 from fidec.data.source import load_dataset
 from fidec.data.windows import Window
 from fidec.errors import ConfigError
+from fidec.register import check_choices
 from fidec.store.remote import as_url
 
 _BY_PROTOCOL = cast(int, None)  # None until `resolve` takes the value of the task's protocol
@@ -60,6 +60,7 @@ class OnlineConfig:
     """Number of episodes that may fail because of an environment error. After one more the run is saved and stops."""
 
     def __post_init__(self):
+        check_choices(self, "online.")
         for name in ("updates", "envs"):
             _at_least(1, name, getattr(self, name))
         for name in ("random_steps", "max_failures"):
@@ -68,9 +69,6 @@ class OnlineConfig:
             _at_least(2 * self.envs, "capacity", self.capacity)  # two transitions of each environment
         if not 0 < self.fraction < 1:
             raise ConfigError(f"online.fraction must lie strictly between 0 and 1, not {self.fraction}")
-        for name, known in (("sampling", ("uniform", "balanced")), ("collect", ("step", "episode"))):
-            if getattr(self, name) not in (None, *known):
-                raise ConfigError(f"online.{name} must be {' or '.join(known)}, not {getattr(self, name)!r}")
         if self.collect == "episode" and (self.envs > 1 or self.overlap):
             raise ConfigError(
                 "online.collect episode needs one environment and no overlap: the updates follow the episode"
@@ -287,10 +285,7 @@ class RunConfig:
             _at_least(1, name, getattr(self, name))
         for name in ("seed", "delay", "eval_interval", "eval_envs", "flow_updates", "flow_refresh", "patience"):
             _at_least(0, name, getattr(self, name))
-        if self.value_start not in (None, "zero", "data"):
-            raise ConfigError(f"value_start must be zero or data, not {self.value_start!r}")
-        scale = self.reward_scale
-        if scale not in (None, "data") and not (isinstance(scale, float | int) and 0 < scale < float("inf")):
+        if self.reward_scale not in (None, "data") and not 0 < self.reward_scale < float("inf"):
             raise ConfigError(f"reward_scale must be a positive number or data, not {self.reward_scale}")
         if self.memory_limit is not None and not self.memory_limit >= 0:
             raise ConfigError(f"memory_limit must not be negative, not {self.memory_limit}")

@@ -72,6 +72,7 @@ def stage_config(config: RunConfig, out: Path, episodes: int) -> RunConfig:
         init_from=None,
         validation=validation,
         check_data=False,
+        split_critics=False,
         track=None,
         out=out,
     )

@@ -28,9 +28,9 @@ from fidec.train.checks import is_checked
 from fidec.train.config import RunConfig
 from fidec.train.flow_first import Flow, draw_proposals, frozen_of, proposal_shapes, with_flow
 from fidec.train.identity import identity_of
-from fidec.train.initial import Initial, read_initial
+from fidec.train.initial import Initial
 from fidec.train.session import Callback, Journal, Session
-from fidec.train.starting import Start, spec_of
+from fidec.train.starting import Start
 from fidec.train.validation import Validation
 from fidec.train.values import data_value, describe_time_constant, reward_factor
 
@@ -49,9 +49,8 @@ def open_sessions(
     `stack` closes what is opened. Environments are started later (`Session.start_environments`). A flow is used as it
     is.
     """
-    config, dataset, buffer, env, directory, *_ = starts[0]
-    initial = None if config.init_from is None else read_initial(directory.init)
-    spec = spec_of(config, dataset, initial)
+    config, dataset, buffer, env, _, initial, *_ = starts[0]
+    spec = starts[0].spec
     algorithm = algos.get(config.algo).build(config.options, spec)
     settings = {"window": config.window, "reward_scale": reward_factor(config, dataset), "history": config.history}
     sampling = Sampling.of(dataset.spec, config.frame_stack, config.augment, config.buffer_fraction, **settings)
@@ -130,8 +129,7 @@ def open_sessions(
 
 def runs_that_fit(start: Start) -> int:
     """How many runs like this one can be trained at the same time in half of the free memory, at least one."""
-    config, dataset = start.config, start.dataset
-    spec = spec_of(config, dataset)
+    config, dataset, spec = start.config, start.dataset, start.spec
     algorithm, key = algos.get(config.algo).build(config.options, spec), rng.stream(0, "init")
     state = jax.eval_shape(algorithm.init, key)
     size = 4 * _bytes(state) + 2 * CHUNK_BYTES  # gradients, temporaries, and a copy for a checkpoint or an evaluation

@@ -12,6 +12,7 @@ from fidec.errors import ConfigError, DataError, RunError
 from fidec.parts import Observations, map_parts
 from fidec.store.rundir import RunDirectory
 from fidec.train.config import RunConfig
+from fidec.train.loading import load_policy
 from fidec.train.policy import Policy
 from fidec.train.stored import read_config
 from fidec.train.view import seen_by
@@ -44,7 +45,8 @@ def data_of(directory: Path, source: str | None = None, data_dir: Path | None = 
         config = read_config(run)
     config = replace(config, data_dir=data_dir or config.data_dir)
     if source is not None:
-        return seen_by(config, config.load(source))[0]
+        bounds = None if config.action_quantile is None else load_policy(directory).spec.bounds
+        return seen_by(config, config.load(source), bounds=bounds)[0]
     if run is None:
         raise ConfigError(f"{directory} is a policy without its run, so its training data is not known. {advice}")
     if config.data is None:

@@ -17,12 +17,12 @@ from fidec.errors import ConfigError, FidecError, RunError
 from fidec.store.rundir import RunDirectory
 from fidec.train import loop
 from fidec.train.config import OnlineConfig, RunConfig
-from fidec.train.flow_first import Flow, copy_flow, load_flow, stage_config, stage_state
+from fidec.train.flow_first import Flow, copy_flow, load_flow
 from fidec.train.memory import memory_errors
 from fidec.train.opening import open_sessions, runs_that_fit
 from fidec.train.resolve import seed_name
 from fidec.train.session import Callback, Session
-from fidec.train.starting import Start, begin, check_differ_in_seed, check_offline, reopen, spec_of
+from fidec.train.starting import Start, begin, check_offline, open_stage, reopen
 from fidec.train.together import Together
 
 
@@ -144,9 +144,8 @@ def resume_all(
     starts: list[Start] = []
     with ExitStack() as stack:
         for path in paths:
-            starts.append(reopen(path, dataset, buffer, env, {"steps": steps}, salvage, stack))
-            check_differ_in_seed(starts)
-            dataset, buffer = starts[0].dataset, starts[0].buffer
+            first = starts[0] if starts else None
+            starts.append(reopen(path, dataset, buffer, env, {"steps": steps}, salvage, stack, first))
         return _train_by_memory(starts, quiet)
 
 
@@ -192,8 +191,6 @@ def _train_all(starts: Sequence[Start], quiet: bool, callback: Callback | None =
             for run in together.going:
                 with together.contained(run):
                     run.stop()
-            for run in runs:
-                _say_if_all_failed(run)
     except BaseException as error:
         for number, start in enumerate(starts):
             run = runs[number] if number < len(runs) else None
@@ -283,24 +280,17 @@ def _write_end(run: Session, together: Together, signals: loop.Signals) -> None:
 
 def _provide_flows(starts: Sequence[Start], quiet: bool) -> list[Flow | None]:
     """The behaviour flow that each run is given: a copy of another run's, or one that is trained now, in `flow/`."""
-    first = starts[0]
-    if not first.config.has_flow:
+    if not starts[0].config.has_flow:
         return [None] * len(starts)
     with ExitStack() as stack:
         stages = []
         for start in starts:
-            config, place = start.config, start.directory.flow
+            source, place = start.config.flow, start.directory.flow
             start.directory.verify()
-            if config.flow is not None and not place.exists():
-                copy_flow(config.flow, place, start.directory.verify)
-            elif config.flow is None and (state := stage_state(place)) != "done":
-                data = (start.dataset, start.buffer)
-                if state is None:
-                    stage = stage_config(config, place, len(start.dataset.episodes))
-                    stages += begin([stage], *data, None, True, stack, start.directory.verify)
-                else:
-                    stages.append(reopen(place, *data, None, {}, False, stack))
-                stages[-1].directory.join(start.directory)
+            if source is not None and not place.exists():
+                copy_flow(source, place, start.directory.verify)
+            elif source is None and (stage := open_stage(start, stack)) is not None:
+                stages.append(stage)
         try:
             if stages:
                 _train_all(stages, quiet)
@@ -310,16 +300,4 @@ def _provide_flows(starts: Sequence[Start], quiet: bool) -> list[Flow | None]:
             places = " ".join(start.directory.address for start in starts)
             text = f"the behaviour flow is saved. Continue with: fidec train --resume {places}"
             raise Preempted(error.number, text) from error
-    spec = spec_of(first.config, first.dataset)
-    return [load_flow(start.directory.flow, start.config, start.dataset, spec) for start in starts]
-
-
-def _say_if_all_failed(run: Session) -> None:
-    """A word about a last evaluation without a result."""
-    row, path = run.evaluation or {}, run.directory.path
-    if run.done and not row.get("evaluation/n") and (failed := row.get("evaluation/n_failed", 0)):
-        run.journal.message(
-            f"the last evaluation has no result: all {failed} episodes failed. The reasons are in "
-            f"{path / 'episodes.jsonl'}. The policy is saved: repair the environment and evaluate it with "
-            f"`fidec eval {path}`."
-        )
+    return [load_flow(start.directory.flow, start.config, start.dataset, start.spec) for start in starts]

@@ -141,7 +141,8 @@ def describe(arms: Sequence[Candidate], of: str, course: bandit.Course) -> dict[
         }
         if baseline is not None and number != baseline:
             pairs = min(len(own), len(scores[baseline]))
-            row["difference"] = paired_difference(scores[baseline][:pairs], own[:pairs])._asdict()
+            both = scores[baseline][:pairs], own[:pairs]
+            row["difference"] = paired_difference(*both, success=of == "success")._asdict()
         rows.append(files.to_builtin(row))
     result = {
         "of": of,

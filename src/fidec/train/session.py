@@ -363,6 +363,13 @@ class Session(Run):
         for episode in found.episodes:
             if episode.status != "ok":
                 self.journal.message(f"evaluation episode {episode.index} {episode.status}: {episode.detail}")
+        if not found.summary["n"]:
+            run, goes_on = self.directory.path, "Training goes on. " if step < self.config.total else ""
+            self.journal.message(
+                f"the evaluation of step {step} has no result: all {len(found.episodes)} episodes failed. The "
+                f"reasons are in {run / 'episodes.jsonl'}. {goes_on}Repair the environment, and evaluate the policy "
+                f"with `fidec eval {run}`."
+            )
         self._call_back(rows)
 
     def _check_signals(self) -> None:

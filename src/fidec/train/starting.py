@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +13,6 @@ from fidec.data import OfflineDataset
 from fidec.data.sampling import parts
 from fidec.envs.factory import EnvFactory, MakeEnv, describe_env, factory_of, is_function
 from fidec.errors import ConfigError, RunError
-from fidec.store import files
 from fidec.store.remote import as_url
 from fidec.store.rundir import RunDirectory, check_no_results
 from fidec.store.staging import stage_existing, stage_new
@@ -30,7 +29,8 @@ from fidec.train.checks import (
 from fidec.train.config import OnlineConfig, RunConfig
 from fidec.train.configfile import ARRAYS
 from fidec.train.devices import check_devices
-from fidec.train.initial import Initial, with_initial
+from fidec.train.flow_first import stage_config, stage_state
+from fidec.train.initial import Initial, read_initial, with_initial
 from fidec.train.protocol import task_options
 from fidec.train.resolve import resolve, resolve_online
 from fidec.train.stored import read_config
@@ -39,15 +39,24 @@ from fidec.types import Part, Spec
 
 
 class Start(NamedTuple):
-    """A run whose directory is locked and whose data is loaded."""
+    """A run whose directory is locked and whose data is loaded.
+
+    The data is as the policy sees it (`fidec.train.view`). Runs that share it take it from here: only `_load`
+    transforms data.
+    """
 
     config: RunConfig
     dataset: OfflineDataset
     buffer: OfflineDataset | None
     env: EnvFactory | None
     directory: RunDirectory
+    initial: Initial | None = None  # of another run, to start from
     messages: Sequence[str] = ()
     salvage: bool = False  # do without rows of the replay buffer and of the logs that are damaged
+
+    @property
+    def spec(self) -> Spec:
+        return spec_of(self.config, self.dataset, self.initial)
 
 
 def begin(
@@ -57,12 +66,8 @@ def begin(
     env: MakeEnv | None,
     overwrite: bool,
     stack: ExitStack,
-    verify: Callable[[], None] = files.nothing,
 ) -> list[Start]:
-    """New runs that differ in their seeds and directories. All is checked before a directory is created.
-
-    `verify` is that of the run directory that theirs are in (`RunDirectory.verify`).
-    """
+    """New runs that differ in their seeds and directories. All is checked before a directory is created."""
     if env is not None:
         configs = [dataclasses.replace(each, env=describe_env(env)) for each in configs]
     own_arrays = dataset is not None and configs[0].data is None
@@ -83,18 +88,25 @@ def begin(
     dataset, buffer = _load(config, dataset, buffer)
     if config.rendering is None and dataset.spec.images:
         config = dataclasses.replace(config, rendering=dataset.info.get("rendering") or "exact")
-    check_method(config, dataset, spec_of(config, dataset, initial), initial)
+    spec = spec_of(config, dataset, initial)
+    check_method(config, dataset, spec, initial)
+    if config.flow_updates and spec != spec_of(config, dataset):
+        raise ConfigError(
+            "--init-from and --flow-updates: the networks of that run see observations by its statistics, and a new "
+            "flow would see them by those of this data, which differ. Leave --flow-updates out, or give both runs "
+            "--normalize-observations False"
+        )
     check_devices(config, len(configs))
     config = with_data(config, dataset)
     warnings = check_data(config, dataset)
     named = [dataclasses.replace(config, seed=each.seed, out=resolve(each).out) for each in configs]
-    made = [_create(Path(str(each.out)), overwrite, stack, verify) for each in named]
+    made = [_create(Path(str(each.out)), overwrite, stack) for each in named]
     for own, directory in zip(named, made, strict=True):
         if initial is not None:
             initial.save(directory.init, directory.verify)
         directory.write_config(own.to_json())
     runs = zip(named, made, strict=True)
-    return [Start(own, dataset, buffer, factory, directory, warnings) for own, directory in runs]
+    return [Start(own, dataset, buffer, factory, directory, initial, warnings) for own, directory in runs]
 
 
 def reopen(
@@ -105,8 +117,12 @@ def reopen(
     longer: Mapping[str, Any],
     salvage: bool,
     stack: ExitStack,
+    first: Start | None = None,
 ) -> Start:
-    """An existing run, with its data. `longer` has more steps, an online phase, or a number of devices."""
+    """An existing run, with its data. `longer` has more steps, an online phase, or a number of devices.
+
+    It shares the data of the `first` run that is opened with it, and must differ from that in its seed only.
+    """
     url = as_url(path)
     mirror = None if url is None else stage_existing(url, stack)
     directory = stack.enter_context(RunDirectory.open(path if mirror is None else mirror.directory))
@@ -120,6 +136,8 @@ def reopen(
     offline = not config.online_steps
     config = _extended(config, path, **longer)
     check_devices(config)
+    if first is not None:
+        _check_differ_in_seed(first, config, path)
     if offline and config.online_steps and (other := _other_options(config)):
         print(f"the run keeps its options; those published for online training are {other}", file=sys.stderr)
     if dataset is None and config.data is None:
@@ -132,20 +150,47 @@ def reopen(
         )
     if buffer is not None and config.buffer is None:
         raise RunError(f"{path} was trained on one data set: it cannot continue with two. Start a new run.")
-    dataset, buffer = _load(config, dataset, buffer)
+    dataset, buffer = _load(config, dataset, buffer) if first is None else (first.dataset, first.buffer)
+    _check_recorded(directory, dataset, buffer, salvage)
+    config = with_data(config, dataset)
+    initial = None if config.init_from is None else read_initial(directory.init)
+    return Start(config, dataset, buffer, _factory(config, env), directory, initial, salvage=salvage)
+
+
+def open_stage(start: Start, stack: ExitStack) -> Start | None:
+    """The run that trains the behaviour flow of this one first, on the same data. None if it is done."""
+    place, (dataset, buffer) = start.directory.flow, (start.dataset, start.buffer)
+    state = stage_state(place)
+    if state == "done":
+        return None
+    created = state is None
+    directory = RunDirectory.create(place, True, start.directory.verify) if created else RunDirectory.open(place)
+    stack.enter_context(directory)
+    directory.join(start.directory)
+    if created:
+        config = stage_config(start.config, place, len(dataset.episodes))
+        directory.write_config(config.to_json())
+    else:
+        config = read_config(directory)
+        _check_recorded(directory, dataset, buffer)
+    return Start(config, dataset, buffer, None, directory)
+
+
+def _check_recorded(
+    directory: RunDirectory, dataset: OfflineDataset, buffer: OfflineDataset | None, salvage: bool = False
+) -> None:
+    """Raise unless the run was trained on this data."""
     recorded = directory.read_environment_to_resume(salvage) or {}
     for kind, data in (("dataset", dataset), ("buffer", buffer)):
         if data is not None:
             check_same_data(directory.path, kind, recorded, data)
-    config = with_data(config, dataset)
-    return Start(config, dataset, buffer, _factory(config, env), directory, salvage=salvage)
 
 
-def _create(place: Path, overwrite: bool, stack: ExitStack, verify: Callable[[], None]) -> RunDirectory:
+def _create(place: Path, overwrite: bool, stack: ExitStack) -> RunDirectory:
     """The directory of a new run. A run at a URL is trained in one of this machine, and mirrored."""
     url = as_url(place)
     if url is None:
-        return stack.enter_context(RunDirectory.create(place, overwrite, verify))
+        return stack.enter_context(RunDirectory.create(place, overwrite=overwrite))
     mirror = stage_new(url, overwrite, stack)
     directory = stack.enter_context(RunDirectory.create(mirror.directory, overwrite=True))  # what it holds is known
     directory.attach(mirror)
@@ -160,16 +205,15 @@ def check_offline(config: RunConfig, runs: int) -> None:
         )
 
 
-def check_differ_in_seed(starts: Sequence[Start]) -> None:
-    """Raise unless the last of these runs can be trained together with the first."""
-    first, last = starts[0], starts[-1]
-    check_offline(last.config, len(starts))
-    ours, others = first.config.fixed(), last.config.fixed()  # the number of steps may differ
+def _check_differ_in_seed(first: Start, config: RunConfig, path: str | Path) -> None:
+    """Raise unless a run can be trained together with the first."""
+    check_offline(config, 2)
+    ours, others = first.config.fixed(), config.fixed()  # the number of steps may differ
     other = [name for name, value in ours.items() if name != "seed" and others.get(name) != value]
     if other:
         raise ConfigError(
-            f"{first.directory.path} and {last.directory.path} differ in {', '.join(other)}: only runs that differ "
-            "in their seeds continue in one program. Resume them one by one"
+            f"{first.directory.path} and {path} differ in {', '.join(other)}: only runs that differ in their seeds "
+            "continue in one program. Resume them one by one"
         )
 
 

@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 
 from fidec import nn, optim
-from fidec.algos.common.base import Act, ActWithBase, Choose, State, check_choices
+from fidec.algos.common.base import Act, ActWithBase, Choose, State
 from fidec.errors import ConfigError
 from fidec.ops import flow, policies, values
 from fidec.parts import Observations
+from fidec.register import check_choices
 from fidec.types import Batch, Metrics, Params, PRNGKey, Spec
 
 

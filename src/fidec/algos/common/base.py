@@ -10,11 +10,11 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, wraps
-from typing import Any, Literal, NamedTuple, Protocol, get_args, get_origin, get_type_hints, runtime_checkable
+from typing import Any, NamedTuple, Protocol, get_type_hints, runtime_checkable
 
 from fidec.errors import ConfigError
 from fidec.parts import arrays_of
-from fidec.register import Register, unknown
+from fidec.register import Register, check_choices, unknown
 from fidec.types import ArrayLike, Batch, Metrics, PRNGKey, Spec
 
 ENTRY_POINTS = "fidec.algos"
@@ -27,14 +27,6 @@ COMMON_LOGS = {
     "td_target": "mean of the critic's target",
 }
 PRESETS = ("recommended", "paper", "released")
-
-
-def check_choices(config: Any) -> None:
-    """Raise ConfigError for a value that a Literal field does not list; otherwise some branch would silently run."""
-    for name, hint in get_type_hints(type(config)).items():
-        if get_origin(hint) is Literal and getattr(config, name) not in get_args(hint):
-            choices = ", ".join(get_args(hint))
-            raise ConfigError(f"{name} must be one of {choices}, not {getattr(config, name)!r}")
 
 
 @runtime_checkable
@@ -224,7 +216,9 @@ class Method:
         config = self.config_for(options)
         for name in sorted(options.keys() - _fields(config)):
             raise self.unknown_option(name, options)
-        return config(**options)
+        made = config(**options)
+        check_choices(made)  # those of a plug-in
+        return made
 
     def unknown_option(self, name: str, options: Mapping[str, Any]) -> ConfigError:
         """The error for an option that the method does not have with these options. It says which methods have it."""

@@ -28,7 +28,7 @@ from jaxtyping import Array, Float
 
 from fidec.errors import ConfigError
 from fidec.ops import fisher, flow, jacobian
-from fidec.register import Register
+from fidec.register import Register, check_choices
 from fidec.types import PRNGKey
 
 Actions = Float[Array, "b d"]
@@ -80,9 +80,10 @@ class Constraint:
         return PENALTY
 
     def __post_init__(self):
+        check_choices(self)
         if not self.budget_nats > 0:
             raise ConfigError(f"budget_nats must be positive, not {self.budget_nats}")
-        if self.t_eps != "auto" and not (isinstance(self.t_eps, float | int) and 0 < self.t_eps < 1):
+        if self.t_eps != "auto" and not 0 < self.t_eps < 1:
             raise ConfigError(f"t_eps must lie strictly between 0 and 1, or be auto, not {self.t_eps}")
         if not self.t_width >= 0:
             raise ConfigError(f"t_width must not be negative, but is {self.t_width}")
