@@ -306,7 +306,7 @@ OTHERS = {
     *("task", "env", "algo", "preset", "options", "online", "steps", "online_steps", "flow", "flow_updates", "out"),
     *("check_data", "data_dir", "devices", "split_critics", "track", "rendering", "success_timing", "candidates"),
     *("eval_interval", "eval_episodes", "eval_seeds", "eval_envs", "eval_background", "eval_timeout"),
-    *("log_interval", "checkpoint_interval", "keep_checkpoints"),
+    *("log_interval", "checkpoint_interval", "keep_checkpoints", "scale_actions"),
 }
 SMALL = {**SETTINGS, "algo": "fql", "flow_updates": 5, "validation": None, "steps": 4, "eval_interval": 0}
 SMALL |= {"log_interval": 2, "checkpoint_interval": 2, "options": {"hidden": (8,), "flow_steps": 2}}
