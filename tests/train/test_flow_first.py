@@ -355,7 +355,10 @@ def test_an_option_of_the_data_with_the_flow_stage(tmp_path, sources, whole, mon
         return [out] if seeds is None else [out / f"seed{seed:03d}" for seed in seeds]
 
     def go_on():
-        resume(*runs("run"), *given, quiet=True) if seeds is None else resume_all(runs("run"), *given, quiet=True)
+        if seeds is None:
+            resume(tmp_path / "run", *given, quiet=True)
+        else:
+            resume_all(runs("run"), *given, quiet=True)
 
     fit(data, tmp_path / "whole", **how)
     stop_at(2)  # of the flow's updates
