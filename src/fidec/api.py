@@ -104,9 +104,10 @@ def evaluate(
     is evaluated on the same episodes. `video` is the path of an mp4 of the first three episodes; if it cannot be
     written, a warning says why. `choices` are `seed`, `envs` (processes), `candidates`, `noise`, the factor of
     the policy's random draws, `strength`, the factor of the displacement of a refined policy, `replan`, the steps
-    that are played of a chunk of actions, and `ensemble`, the mean over overlapping chunks.
+    that are played of a chunk of actions, `ensemble`, the mean over overlapping chunks, and `scale_actions`, as in
+    training.
     """
-    known = {"seed", "envs", "candidates", "noise", "strength", "replan", "ensemble"}
+    known = {"seed", "envs", "candidates", "noise", "strength", "replan", "ensemble", "scale_actions"}
     _check_names("evaluate", choices, known, {"env", "task", "episodes", "base", "video"})
     if video is not None:
         check_video(Path(video))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from dataclasses import dataclass
-from typing import Literal, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import numpy as np
 import pytest
@@ -61,7 +61,7 @@ class Plain:
 
 
 PLAIN = Method("plain", "", Plain, lambda config, spec: None)  # pyright: ignore[reportArgumentType]
-CONFIGURED = {name: algos.get(name).configure for name in algos.names()}
+CONFIGURED: dict[str, Any] = {name: algos.get(name).configure for name in algos.names()}
 CONFIGURED |= {kind.__name__: kind for kind in (RunConfig, OnlineConfig, EnvOptions)}
 CONFIGURED |= {"plug-in": PLAIN.configure}
 

@@ -129,6 +129,40 @@ def test_a_wrong_environment_does_not_spoil_a_run(cli, tiny, own, compile_cache,
     assert cli("train", "--resume", "other", "--env", own)[0] == 0  # it was never used in the wrong one
 
 
+def test_other_action_bounds_than_those_of_the_data_are_refused_or_scaled(cli, tiny, own, compile_cache, tmp_path):
+    """Data in [-1, 1], and an environment with actions in [-2, 2]: in training, online, evaluated and chosen."""
+    np.savez("unit.npz", **random_columns(60))
+    words = "ReachHere-v0 has actions from -2 to 2 in dimension 0, but the data has actions from -1 to 1"
+    train = ("train", "--data", "npz:unit.npz", *SMALL, "--out")
+    for more in ((), ("--online-steps", 3, "--eval-interval", 0)):
+        check_error(cli(*train, "refused", "--env", own, *more), 1, words, "--scale-actions", "--action-low")
+    assert cli("train", "--data", "npz:unit.npz", *TINY, "--out", "bare")[0] == 0
+    check_error(cli("train", "--resume", "bare", "--env", own, "--online-steps", 3), 1, words)
+    play = ("--env", own, "--episodes", 2, "--envs", 1, "--json")
+    check_error(cli("eval", "bare", *play), 1, words)
+    check_error(cli("select", "bare", *play, "--episodes", 6), 1, words)
+    code, out, _ = cli("eval", "bare", *play, "--scale-actions")
+    assert (code, json.loads(out)["refined"]["n"]) == (0, 2)
+
+    code, _, err = cli(*train, "scaled", "--env", own, "--scale-actions", "--online-steps", 3)
+    assert code == 0, err
+    assert json.loads((tmp_path / "scaled" / "config.json").read_text())["scale_actions"]
+    assert fidec.load_policy("scaled").info["scale_actions"]
+    for place in ("scaled", "scaled/policy"):
+        assert cli("eval", place, "--episodes", 1, "--video", "scaled.mp4")[0] == 0  # as it was trained
+
+
+def test_scaled_actions_reach_the_bounds_of_the_environment():
+    """Reach moves its place by a tenth of its action."""
+    spec, start = Spec((3,), 2), Reach().reset(seed=pool_module.episode_seed(0, 0))[0]
+    factory = factory_of(env=Reach, scale_actions=True)
+    assert factory is not None
+    seen = []
+    with EnvPool(factory.function(spec), 1) as pool:
+        pool.run(lambda observations, *_: seen.append(observations[0]) or np.array([[1.0, -0.5]]), 1, seed=0)
+    assert np.allclose(seen[1][:2] - start[:2], [0.2, -0.1], atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("code", "words"),
     [
@@ -260,9 +294,8 @@ def test_what_is_no_environment():
 
 
 def test_spaces_are_compared_with_the_data():
-    spec = Spec((3,), 1, action_low=(-2,), action_high=(2,))
-    spaces = {"observation_shape": (3,), "observation_dtype": "float32", "action_dim": 1}
-    spaces |= {"action_low": [-2.0], "action_high": [2.0], "unused_parts": ()}
+    spec = Spec((3,), 1)
+    spaces = {"observation_shape": (3,), "observation_dtype": "float32", "action_dim": 1, "unused_parts": ()}
 
     def check(**changes):
         envs: Any = SimpleNamespace(**{**spaces, **changes})
@@ -273,7 +306,6 @@ def test_spaces_are_compared_with_the_data():
         ({"observation_shape": (4,)}, r"Own-v0 has observations of shape \(4,\), but the data has \(3,\)"),
         ({"observation_dtype": "uint8"}, "observations of type uint8, but the data has float32"),
         ({"action_dim": 2}, "actions of dimension 2, but the data has 1"),
-        ({"action_low": [-1.0], "action_high": [1.0]}, r"from \[-1.0\] to \[1.0\], .* from \[-2\] to \[2\]"),
     ):
         with pytest.raises(EnvError, match=words):
             check(**change)

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box
 
 from fidec import dataset_from_arrays, evaluate, fit, load_policy, resume
 from fidec.data.delay import PENDING, Pending, delayed
-from fidec.envs.control import Delay, limited
-from fidec.errors import ConfigError, DataError
+from fidec.envs.control import Delay, fitted
+from fidec.errors import ConfigError, DataError, EnvError
 from fidec.train.origin import check_data, data_of
 from fidec.train.run import Preempted
 from helpers.own_env import REACH, Reach
@@ -126,11 +127,53 @@ def test_a_policy_stays_in_the_range_of_the_data(tmp_path):
     assert np.allclose(policy.spec.to_user_units(seen.actions[0]), dataset.actions[0] / 3, atol=1e-5)
 
 
-def test_an_environment_is_limited_to_bounds_inside_its_own():
-    inside = limited(Reach(), [-1, -0.5], [1, 0.5])
-    assert np.array_equal(inside.action_space.low, np.array([-1, -0.5], np.float32))  # type: ignore[attr-defined]
-    assert isinstance(limited(Reach(), [-2, -2], [2, 2]), Reach)
-    assert isinstance(limited(Reach(), [-3, -2], [2, 2]), Reach)  # an error of the comparison with the data
+def reached(env: Any) -> list[list[float]]:
+    return [env.action_space.low.tolist(), env.action_space.high.tolist()]
+
+
+def test_an_environment_has_the_bounds_of_the_data_or_is_scaled_to_them():
+    """Reach has actions from -2 to 2. The third bounds are those of a policy with quantiles of its data."""
+    whole, unit, part = ([-2, -2], [2, 2]), ([-1, -1], [1, 1]), ([-1, -0.5], [1, 0.5])
+    assert isinstance(fitted(Reach(), "Reach", whole, whole, False), Reach)
+    assert isinstance(fitted(Reach(), "Reach", ([-2, -2.00001], [2, 1.99999]), whole, False), Reach)  # rounded
+    assert reached(fitted(Reach(), "Reach", part, whole, False)) == [[-1.0, -0.5], [1.0, 0.5]]
+    assert isinstance(fitted(Reach(), "Reach", unit, unit, True), Reach)  # -1 is -2
+    assert reached(fitted(Reach(), "Reach", part, unit, True)) == [[-2.0, -1.0], [2.0, 1.0]]
+    for data, dimension, words in (
+        (unit, 0, "from -2 to 2 in dimension 0, but the data has actions from -1 to 1"),
+        (([-2, -2], [2, 2.1]), 1, "from -2 to 2 in dimension 1, but the data has actions from -2 to 2.1"),
+    ):
+        with pytest.raises(ConfigError, match=f"Reach has actions {words}"):
+            fitted(Reach(), "Reach", data, data, False)
+        with pytest.raises(ConfigError, match=f"in dimension {dimension}"):
+            fitted(Reach(), "Reach", part, data, False)
+
+
+def test_an_infinite_bound_of_an_environment_is_none():
+    """That of the data takes its place."""
+    env: Any = Reach()
+    env.action_space = Box(np.array([-np.inf, -2], np.float32), np.inf)
+    whole, part = ([-3, -2], [5, 2]), ([-1, -1], [1, 1])
+    for scale in (False, True):
+        assert reached(fitted(env, "Reach", whole, whole, scale)) == [[-3.0, -2.0], [5.0, 2.0]]
+        assert reached(fitted(env, "Reach", part, whole, scale)) == [[-1.0, -1.0], [1.0, 1.0]]
+    with pytest.raises(ConfigError, match="from -2 to 2 in dimension 1, but the data has actions from -1 to 2"):
+        fitted(env, "Reach", ([-3, -1], [5, 2]), ([-3, -1], [5, 2]), False)
+
+
+def test_a_range_of_actions_is_played_in_the_bounds_of_its_data(tmp_path):
+    """The bounds of the data before the quantile are recorded, and compared also when only the policy is there."""
+    _, dataset = record()
+    run = fit(dataset, tmp_path / "run", action_quantile=0.1, **SETTINGS)
+    info = load_policy(run.directory).info
+    assert info["action_bounds"] == [[-2.0, -2.0], [2.0, 2.0]]
+    assert evaluate(run.directory / "policy", env=REACH, episodes=1, envs=1)["policy"]["n"] == 1
+    unit = dataset_from_arrays(dataset.observations, dataset.actions, dataset.rewards, dataset.terminals)
+    other = fit(unit, tmp_path / "other", action_quantile=0.1, **SETTINGS).directory
+    for place in (other, other / "policy"):
+        with pytest.raises(EnvError, match="from -2 to 2 in dimension 0, but the data has actions from -1 to 1"):
+            evaluate(place, env=REACH, episodes=1, envs=1)
+        assert evaluate(place, env=REACH, episodes=1, envs=1, scale_actions=True)["policy"]["n"] == 1
 
 
 def test_a_delay_is_not_negative(tmp_path):

@@ -323,7 +323,7 @@ OTHERS = {
     *("task", "env", "algo", "preset", "options", "online", "steps", "online_steps", "flow", "flow_updates", "out"),
     *("check_data", "data_dir", "devices", "split_critics", "track", "rendering", "success_timing", "candidates"),
     *("eval_interval", "eval_episodes", "eval_seeds", "eval_envs", "eval_background", "eval_timeout"),
-    *("log_interval", "checkpoint_interval", "keep_checkpoints"),
+    *("log_interval", "checkpoint_interval", "keep_checkpoints", "scale_actions"),
 }
 SMALL = {**SETTINGS, "algo": "fql", "flow_updates": 5, "validation": None, "steps": 4, "eval_interval": 0}
 SMALL |= {"log_interval": 2, "checkpoint_interval": 2, "options": {"hidden": (8,), "flow_steps": 2}}
@@ -372,7 +372,10 @@ def test_an_option_of_the_data_with_the_flow_stage(tmp_path, sources, whole, mon
         return [out] if seeds is None else [out / f"seed{seed:03d}" for seed in seeds]
 
     def go_on():
-        resume(*runs("run"), *given, quiet=True) if seeds is None else resume_all(runs("run"), *given, quiet=True)
+        if seeds is None:
+            resume(tmp_path / "run", *given, quiet=True)
+        else:
+            resume_all(runs("run"), *given, quiet=True)
 
     fit(data, tmp_path / "whole", **how)
     stop_at(2)  # of the flow's updates

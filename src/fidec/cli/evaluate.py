@@ -53,6 +53,9 @@ class EvalArgs:
     """Evaluate in the environment of this task; by default in the run's environment."""
     env: str | None = None
     """Evaluate in this Gymnasium environment, such as Pendulum-v1 or my_package:MyEnv-v0."""
+    scale_actions: bool = False
+    """Stretch the action bounds of the policy's data to those of the environment, if they differ, also if the policy
+    was not trained with this option."""
     ladder: bool = False
     """Play several factors of noise and displacement on the same episodes, and compare each with strength 0 of the
     same noise. A method without a displacement has noise alone, compared with noise 1."""
@@ -93,6 +96,7 @@ def main(argv: list[str]) -> int:
         strength=args.strength,
         replan=args.replan,
         ensemble=args.ensemble,
+        scale_actions=args.scale_actions,
     )
     if args.ladder:
         return play_ladder(args, assessment)

@@ -39,6 +39,8 @@ class SelectArgs:
     """Play in the environment of this task; by default in the runs' own."""
     env: str | None = None
     """Play in this Gymnasium environment, such as Pendulum-v1 or my_package:MyEnv-v0."""
+    scale_actions: bool = False
+    """Stretch the action bounds of the policies' data to those of the environment (`fidec eval --scale-actions`)."""
     out: Path | None = None
     """Also write the result to this file, as JSON."""
     json: bool = False
@@ -63,6 +65,7 @@ def main(argv: list[str]) -> int:
         envs=args.envs,
         task=args.task,
         env=args.env,
+        scale_actions=args.scale_actions,
         out=args.out,
     )
     if args.json:
@@ -82,6 +85,7 @@ def select(
     envs: int = 1,
     task: str | None = None,
     env: str | None = None,
+    scale_actions: bool = False,
     out: Path | None = None,
 ) -> dict[str, Any]:
     """Play the episodes with progress on stderr, and write the result to `out`."""
@@ -91,7 +95,8 @@ def select(
     from fidec.train.candidates import candidates_of
     from fidec.train.selection import check_episodes, check_sources, choose
 
-    sources = [Assessment.of(run, task=task, env=env, seed=seed) for run in dict.fromkeys(runs)]
+    where: dict[str, Any] = {"task": task, "env": env, "scale_actions": scale_actions}
+    sources = [Assessment.of(run, seed=seed, **where) for run in dict.fromkeys(runs)]
     check_sources(sources)
     arms = candidates_of(sources, noises, strengths)
     if text := check_episodes(len(arms), episodes, envs):

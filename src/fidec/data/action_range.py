@@ -33,7 +33,10 @@ def quantile_bounds(dataset: OfflineDataset, quantile: float) -> Bounds:
 
 
 def within(dataset: OfflineDataset, bounds: Bounds) -> OfflineDataset:
-    """The same data with other action bounds. Actions outside are clipped; `info` has the share of such rows."""
+    """The same data with other action bounds. Actions outside are clipped.
+
+    `info` has the share of such rows, and the bounds before.
+    """
     low, high = (np.asarray(bound) for bound in bounds)
 
     def rescaled(actions: np.ndarray) -> np.ndarray:
@@ -42,5 +45,5 @@ def within(dataset: OfflineDataset, bounds: Bounds) -> OfflineDataset:
     unit = {name: rescaled(getattr(dataset, name)) for name in ("actions", "next_actions")}
     clipped = float((np.abs(unit["actions"]) > 1.0 + 1e-6).any(axis=1).mean())
     limited = {name: np.clip(each, -ACTION_LIMIT, ACTION_LIMIT).astype(np.float32) for name, each in unit.items()}
-    info = {**dataset.info, "clipped_action_rows": clipped}
+    info = {**dataset.info, "clipped_action_rows": clipped, "action_bounds": dataset.spec.bounds}
     return dataclasses.replace(dataset, **limited, action_low=bounds[0], action_high=bounds[1], info=info)

@@ -1,4 +1,4 @@
-"""Environments as a policy acts in them: inside its range of actions, and with its delay."""
+"""Environments as a policy acts in them: with the action bounds of its data, inside its range, and with its delay."""
 
 from __future__ import annotations
 
@@ -11,32 +11,59 @@ import numpy as np
 from gymnasium.spaces import Box, Dict
 
 from fidec.data.delay import PENDING, Pending, with_pending
+from fidec.errors import ConfigError
 from fidec.parts import map_parts
+
+Bounds = tuple[Any, Any]  # the lowest and the highest action of each dimension
+TOLERANCE = 1e-5  # by the width of the bounds or by their size: bounds are often rounded to 32 bits
 
 
 class LimitActions(gymnasium.Wrapper):
-    """The same environment with a smaller action space."""
+    """The same environment with another action space, inside its own."""
 
     def __init__(self, env: gymnasium.Env, low: np.ndarray, high: np.ndarray):
         super().__init__(env)
         self.action_space = Box(low, high)
 
 
-def limited(env: gymnasium.Env, low: Any, high: Any) -> gymnasium.Env:
-    """The environment with these action bounds, if they lie inside its own; else as it is."""
-    space = env.action_space
-    low, high = np.asarray(low, np.float32), np.asarray(high, np.float32)
-    if not isinstance(space, Box) or space.shape != low.shape:
+def fitted(env: gymnasium.Env, name: str, policy: Bounds, data: Bounds, scale: bool) -> gymnasium.Env:
+    """The environment with the action bounds of a policy, which may be a part of those of its data.
+
+    ConfigError if the environment has other bounds than the data, unless those of the data are to be scaled to its
+    own. An infinite bound is none: that of the data takes its place.
+    """
+    space, wanted = env.action_space, np.asarray(policy, np.float64)
+    if not isinstance(space, Box) or wanted.shape != (2, *space.shape):
+        return env  # the comparison of the spaces says so
+    whole = np.broadcast_to(np.asarray(data, np.float64), wanted.shape)
+    own = np.array([space.low, space.high], np.float64)
+    own = np.where(np.isfinite(own), own, whole)
+    if scale:
+        wanted = own[0] + (wanted - whole[0]) / (whole[1] - whole[0]) * (own[1] - own[0])
+    else:
+        far = np.abs(own - whole) > TOLERANCE * np.maximum(whole[1] - whole[0], np.abs(whole))
+        if far.any():
+            raise _other_bounds(name, own, whole, int(np.argmax(far.any(0))))
+    if np.allclose(wanted, [space.low, space.high]):
         return env
-    tolerance = 1e-6 * np.maximum(1.0, np.abs(space.high - space.low))
-    inside = np.all(low >= space.low - tolerance) and np.all(high <= space.high + tolerance)
-    equal = np.allclose(low, space.low) and np.allclose(high, space.high)
-    return env if equal or not inside else LimitActions(env, np.maximum(low, space.low), np.minimum(high, space.high))
+    return LimitActions(env, *np.clip(wanted, *own).astype(np.float32))
 
 
-def controlled(make_env: Callable[[], gymnasium.Env], low: Any, high: Any, delay: int) -> gymnasium.Env:
+def _other_bounds(name: str, own: np.ndarray, data: np.ndarray, dimension: int) -> ConfigError:
+    (low, high), (first, last) = own[:, dimension], data[:, dimension]
+    return ConfigError(
+        f"the environment {name} has actions from {low:g} to {high:g} in dimension {dimension}, but the data has "
+        f"actions from {first:g} to {last:g}. If those are not the bounds of the data, give them with action_low and "
+        "action_high (--action-low, --action-high, or as columns of an npz file). If they are, in other units, "
+        "scale_actions (--scale-actions) stretches them to the environment's"
+    )
+
+
+def controlled(
+    make_env: Callable[[], gymnasium.Env], name: str, policy: Bounds, data: Bounds, scale: bool, delay: int
+) -> gymnasium.Env:
     """Make an environment with the action bounds and the delay of a policy."""
-    env = limited(make_env(), low, high)
+    env = fitted(make_env(), name, policy, data, scale)
     return Delay(env, delay) if delay else env
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium
 
-from fidec.envs.control import controlled
+from fidec.envs.control import Bounds, controlled
 from fidec.envs.families import FAMILIES
 from fidec.envs.family import EnvOptions, TaskInfo, success_or_return, takes_render_mode
 from fidec.envs.frames import stacked
@@ -35,13 +35,18 @@ class EnvFactory:
     """What a reader of its scores has to know."""
     declaration: str = ""
     """What a policy records, so that its environment can be made without the data."""
+    action_bounds: Bounds | None = None
+    """The action bounds of the data, if the policy's own are a part of them (--action-quantile)."""
+    scale_actions: bool = False
+    """Whether these are scaled to the environment's, which may differ (`fidec.envs.control.fitted`)."""
 
     def function(self, spec: Spec | None = None, render_mode: str | None = None) -> Callable[[], gymnasium.Env]:
         """A function without arguments that makes the environment, as a policy of this specification acts in it."""
         make = partial(self.make, render_mode)
         if spec is None:
             return make
-        late = partial(controlled, make, *spec.bounds, spec.delay)
+        bounds = spec.bounds, self.action_bounds or spec.bounds
+        late = partial(controlled, make, self.name, *bounds, self.scale_actions, spec.delay)
         return partial(stacked, late, spec.frame_stack, spec.history, tuple(part.name for part in spec.parts))
 
 
@@ -52,11 +57,13 @@ def factory_of(
     success_timing: Any = "pre",
     rendering: Any = "exact",
     declaration: str = "",
+    scale_actions: bool = False,
+    action_bounds: Bounds | None = None,
 ) -> EnvFactory | None:
     """The environment of a task, or of an `env`: a Gymnasium id or a function that returns an environment.
 
     None if neither is given. The id is looked up now, or found by the `declaration` that a policy recorded; the
-    environment is made later, in other processes.
+    environment is made later, in other processes. For `scale_actions` and `action_bounds` see `EnvFactory`.
     """
     if task is not None and env is not None:
         raise ConfigError(
@@ -64,8 +71,9 @@ def factory_of(
         )
     if task is None and env is None:
         return None
+    actions: dict[str, Any] = {"scale_actions": scale_actions, "action_bounds": action_bounds}
     if env is not None and not isinstance(env, str):
-        return _from_function(env)
+        return replace(_from_function(env), **actions)
     if env is not None and not env.strip():
         raise ConfigError("--env is empty; expected a Gymnasium id, such as Pendulum-v1 or my_package:MyEnv-v0")
     if env is not None and is_function(env):
@@ -81,6 +89,7 @@ def factory_of(
         score=partial(FAMILIES.get(info.family).score, info),
         note=info.note,
         declaration=info.declaration,
+        **actions,
     )
 
 

@@ -21,7 +21,7 @@ _FREE += ("keep_checkpoints", "track", "eval_interval", "eval_envs", "eval_timeo
 # Fields that say what is trained for. The hashes say which data.
 _PLACE = ("task", "env", "data", "buffer", "action_low", "action_high")
 # How a policy is evaluated.
-_PROTOCOL = ("success_timing", "rendering")
+_PROTOCOL = ("success_timing", "rendering", "scale_actions")
 
 
 class Record(NamedTuple):

@@ -86,6 +86,7 @@ class Assessment:
         strength: float = 1.0,
         replan: int | None = None,
         ensemble: float | None = None,
+        scale_actions: bool = False,
     ) -> Assessment:
         """Of a run directory or a policy directory, also at a URL. What is not given is taken from the run."""
         directory = local_run(directory)
@@ -104,6 +105,8 @@ class Assessment:
             success_timing=policy.info.get("success_timing") or config.success_timing,
             rendering=policy.info.get("rendering") or config.rendering or "exact",
             declaration=declaration,
+            scale_actions=scale_actions or bool(policy.info.get("scale_actions")),
+            action_bounds=policy.info.get("action_bounds"),
         )
         if factory is None:
             raise ConfigError(

@@ -206,6 +206,9 @@ class RunConfig:
     OGBench < 1.2."""
     rendering: Literal["exact", "fast"] | None = None
     """Pixel tasks only: renderer of the environments. By default the one that the data was made with."""
+    scale_actions: bool = False
+    """Stretch the action bounds of the data to those of the environment, if they differ, as if its actions were given
+    in other units. By default an environment with other bounds is refused."""
     candidates: int = 1
     """Actions drawn for each observation in evaluations. With more than 1 the critic chooses among them."""
     track: Literal["wandb", "trackio", "mlflow"] | None = None
@@ -260,9 +263,10 @@ class RunConfig:
         return "online" if self.online_steps else "offline"
 
     @property
-    def env_options(self) -> dict[str, str]:
+    def env_options(self) -> dict[str, Any]:
         """Options of the environments."""
-        return {"success_timing": self.success_timing, "rendering": self.rendering or "exact"}
+        drawn = {"success_timing": self.success_timing, "rendering": self.rendering or "exact"}
+        return {**drawn, "scale_actions": self.scale_actions}
 
     def __post_init__(self):
         check_choices(self)

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fidec import algos, rng
 from fidec.console import Output
@@ -128,9 +127,9 @@ class Evaluator:
 def check_spaces(name: str, envs: EnvProcesses, spec: Spec) -> None:
     """Raise an EnvError if the environments' observations or actions are not those of the data.
 
-    Parts that the data does not have are named on stderr.
+    The bounds of actions were compared when the environments were made (`fidec.envs.control.fitted`). Parts that the
+    data does not have are named on stderr.
     """
-    low, high = spec.bounds
     _check_parts(name, envs.observation_shape, spec)
     shapes, types = (named("", each) for each in (envs.observation_shape, envs.observation_dtype))
     for part, key in zip(spec.inputs, shapes, strict=True):
@@ -149,13 +148,6 @@ def check_spaces(name: str, envs: EnvProcesses, spec: Spec) -> None:
     if envs.unused_parts:
         unused = ", ".join(envs.unused_parts)
         Output().print(f"the policy does not use these parts of the observations of {name}: {unused}")
-    if not (np.allclose(low, envs.action_low) and np.allclose(high, envs.action_high)):
-        raise EnvError(
-            f"the environment {name} has actions from {envs.action_low} to {envs.action_high}, but the data has "
-            f"actions from {list(low)} to {list(high)}. The bounds must be equal: give the data's with action_low "
-            "and action_high (of dataset_from_arrays, or as columns of an npz file), or change the environment's "
-            "with gymnasium.wrappers.RescaleAction"
-        )
 
 
 def _check_parts(name: str, shape: Any, spec: Spec) -> None:

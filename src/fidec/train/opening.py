@@ -112,6 +112,7 @@ def open_sessions(
             held_out=None if held is None else Validation(learner, held, sampling),
             callback=callback,
             declaration=env.declaration if env is not None else "",
+            action_bounds=dataset.info.get("action_bounds"),
             statistics=statistics,
             background=_in_background(config, callback),
         )

@@ -68,14 +68,14 @@ def choose(
     env = arms[0].source.env
     played: list[list[Episode]] = [[] for _ in arms]
     with ExitStack() as stack:
-        evaluators: dict[Spec, Evaluator] = {}
-        for spec in dict.fromkeys(arm.source.spec for arm in arms):
-            made = Evaluator(env, spec, envs=envs, episodes=envs, timeout=arms[0].source.timeout)
-            evaluators[spec] = stack.enter_context(made)
+        evaluators: dict[Any, Evaluator] = {}
+        for place, source in {_place(arm): arm.source for arm in arms}.items():
+            made = Evaluator(source.env, source.spec, envs=envs, episodes=envs, timeout=arms[0].source.timeout)
+            evaluators[place] = stack.enter_context(made)
 
         def pull(number: int, first: int) -> bandit.Scores:
             arm = arms[number]
-            policy, evaluator = arm.source.policy, evaluators[arm.source.spec]
+            policy, evaluator = arm.source.policy, evaluators[_place(arm)]
             # Step 0 for all, so that policies of different steps draw the same random numbers.
             played[number] += evaluator(policy.algorithm, policy.state, 0, seed, first=first, **arm.how).episodes
             report(sum(map(len, played)))
@@ -89,6 +89,12 @@ def choose(
     result = describe(arms, scores_of(env, played)[0], course)
     note = {"note": env.note} if env.note else {}
     return files.to_builtin({"environment": env.name, **note, "seed": seed, "envs": envs, **result})
+
+
+def _place(arm: Candidate) -> tuple[Spec, bool, str]:
+    """Candidates with the same one share environments."""
+    env = arm.source.env
+    return arm.source.spec, env.scale_actions, str(env.action_bounds)
 
 
 def scores_of(env: EnvFactory, played: Sequence[Sequence[Episode]]) -> tuple[str, list[list[float]]]:

@@ -97,6 +97,7 @@ class Session(Run):
     online_algorithm: Algorithm | None = None  # for the online phase, if the run has one
     held_out: Validation | None = None
     declaration: str = ""  # of the environment, for the policy (`fidec.envs.family.TaskInfo`)
+    action_bounds: Any = None  # of the data, if the policy's own are a part of them
     statistics: dict[str, Any] | None = None  # of the data, for the policy (`fidec.data.statistics`)
     evaluated: bool = True  # whether the evaluation that is due at this step was made, or is in the background
     evaluation: dict[str, Any] | None = None  # the last one
@@ -417,6 +418,10 @@ class Session(Run):
         info |= {"config_sha256": files.sha256_json(self.identity["config"]), "data_sha256": self.identity["data"]}
         if self.config.env is not None:
             info["env"] = self.config.env
+        if self.config.scale_actions:
+            info["scale_actions"] = True
+        if self.action_bounds is not None:
+            info["action_bounds"] = self.action_bounds
         if self.statistics is not None:
             info["data_statistics"] = self.statistics
         policy = Policy(self.config.algo, self.config.options, self.spec, self.carry.state, info)

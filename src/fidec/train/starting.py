@@ -97,7 +97,7 @@ def begin(
             "--normalize-observations False"
         )
     check_devices(config, len(configs))
-    config = with_data(config, dataset)
+    config, factory = with_data(config, dataset), _with_bounds(factory, dataset)
     warnings = check_data(config, dataset)
     named = [dataclasses.replace(config, seed=each.seed, out=resolve(each).out) for each in configs]
     made = [_create(Path(str(each.out)), overwrite, stack) for each in named]
@@ -154,7 +154,8 @@ def reopen(
     _check_recorded(directory, dataset, buffer, salvage)
     config = with_data(config, dataset)
     initial = None if config.init_from is None else read_initial(directory.init)
-    return Start(config, dataset, buffer, _factory(config, env), directory, initial, salvage=salvage)
+    factory = _with_bounds(_factory(config, env), dataset)
+    return Start(config, dataset, buffer, factory, directory, initial, salvage=salvage)
 
 
 def open_stage(start: Start, stack: ExitStack) -> Start | None:
@@ -261,6 +262,11 @@ def _with_env(config: RunConfig, directory: RunDirectory, env: str | MakeEnv | N
 def _factory(config: RunConfig, env: str | MakeEnv | None) -> EnvFactory | None:
     """The run's environment; `env` is the function that its configuration describes."""
     return factory_of(config.task, env or config.env, **config.env_options)
+
+
+def _with_bounds(factory: EnvFactory | None, dataset: OfflineDataset) -> EnvFactory | None:
+    """The environment, which is compared with the bounds of the data as they were before --action-quantile."""
+    return factory and dataclasses.replace(factory, action_bounds=dataset.info.get("action_bounds"))
 
 
 def _extended(
