@@ -207,7 +207,8 @@ def _picked(config: RunConfig) -> list[str]:
         (_lengths(config), _lengths(protocol), protocol.name),
         (_evaluation(config), _evaluation(protocol), protocol.name),
     ]
-    for name, setting in published_options(config.algo, config.preset, config.task, config.setting).items():
+    parts = {name: getattr(config.options, name) for name in algos.get(config.algo).parts}
+    for name, setting in published_options(config.algo, config.preset, config.task, config.setting, **parts).items():
         choices.append((f"{name} {getattr(config.options, name)}", f"{name} {setting.value}", setting.source))
     rows: dict[str, list[str]] = {}
     for own, published, source in choices:

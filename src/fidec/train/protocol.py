@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from fidec import algos, tasks
+from fidec.algos.constraints import CONSTRAINTS, NATS
 from fidec.errors import ConfigError
 from fidec.train.config import PROTOCOL_FIELDS, USUAL, RunConfig
 
@@ -14,25 +15,27 @@ _OWN_DATA = {"steps": 100_000, "eval_interval": 10_000, "eval_episodes": 50}  # 
 
 def resolve_options(algo: str, preset: str, task: str | None, setting: str = "offline", **fields: Any) -> Any:
     """The method's options: those of the preset, changed by the task's published options, then by `fields`."""
-    return algos.get(algo).configure(preset, **{**task_options(algo, preset, task, setting), **fields})
+    return algos.get(algo).configure(preset, **{**task_options(algo, preset, task, setting, **fields), **fields})
 
 
-def task_options(algo: str, preset: str, task: str | None, setting: str = "offline") -> dict[str, Any]:
-    """The values of a task's published options."""
-    return {name: option.value for name, option in published_options(algo, preset, task, setting).items()}
+def task_options(algo: str, preset: str, task: str | None, setting: str = "offline", **fields: Any) -> dict[str, Any]:
+    """The values of a task's published options, of a method that has these other options."""
+    return {name: option.value for name, option in published_options(algo, preset, task, setting, **fields).items()}
 
 
 def published_options(
-    algo: str, preset: str, task: str | None, setting: str = "offline"
+    algo: str, preset: str, task: str | None, setting: str = "offline", **fields: Any
 ) -> dict[str, tasks.Published]:
     """The published options of a task that the method has, each with its source.
 
-    A preset that sets up a run has none: it is the same for all tasks.
+    A preset that sets up a run has none: it is the same for all tasks. A constraint in nats has no published budget.
     """
     family = tasks.family_of(task) if task and preset not in algos.get(algo).runs else None
     published = family.options(algo, preset, setting) if family else {}
-    fields = {field.name for field in dataclasses.fields(algos.get(algo).config)}
-    return {name: option for name, option in published.items() if name in fields}
+    known = {field.name for field in dataclasses.fields(algos.get(algo).config)}
+    if "constraint" in fields and CONSTRAINTS.get(fields["constraint"]).unit == NATS:
+        known.remove("budget")
+    return {name: option for name, option in published.items() if name in known}
 
 
 def protocol_values(task: str | None, algo: str, setting: str = "offline") -> dict[str, int]:

@@ -30,7 +30,8 @@ class Option(NamedTuple):
 def options_of(config: RunConfig) -> list[Option]:
     """All options of a resolved configuration, each with its source."""
     method, preset = algos.get(config.algo), f"preset {config.preset}"
-    published = published_options(config.algo, config.preset, config.task, config.setting)
+    parts = {name: getattr(config.options, name) for name in method.parts}
+    published = published_options(config.algo, config.preset, config.task, config.setting, **parts)
     sources = {f"algo.{name}": preset for name in method.presets.get(config.preset, {})}
     sources |= {f"algo.{name}": option.source for name, option in published.items()}
     if config.task is not None:

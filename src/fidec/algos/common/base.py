@@ -120,17 +120,15 @@ class Transport(NamedTuple):
     """Unit of the budget: `nats` or `of the penalty`."""
 
 
-class Frozen(NamedTuple):
-    """Training with a frozen behaviour flow, whose actions at the data's next states are drawn once, before it.
+@runtime_checkable
+class Propose(Protocol):
+    def __call__(self, state: Any, observations: ArrayLike, key: PRNGKey) -> Any:
+        """What the update needs of a frozen flow at the next states: a tree of arrays with a row for each of them.
 
-    The flow is `state.params["flow"]`. Neither function changes it, and `update` does not solve it.
-    """
-
-    update: Update
-    """`Algorithm.update` without the flow's loss; it reads `batch.proposals`."""
-    propose: Callable[[Any, ArrayLike, PRNGKey], Any] | None = None
-    """(state, observations, key) to proposals: a tree of arrays with one row for each observation. None if the
-    update needs none."""
+        The flow is `state.params["flow"]`. The tree may be empty. A batch with proposals has a frozen flow, so the
+        update neither changes nor solves it.
+        """
+        ...
 
 
 class Algorithm(NamedTuple):
@@ -142,8 +140,8 @@ class Algorithm(NamedTuple):
 
     A field is None if a method does not have the function. `explore` collects data online; a method without it
     explores with `act`. `act_with_base` is for methods with a behaviour model, `choose` for methods that can choose
-    among several actions by value. All of them use only what `policy` keeps. `frozen` is for methods that can be
-    trained with a behaviour flow from another run. `validate` is for methods that imitate the data.
+    among several actions by value. All of them use only what `policy` keeps. `propose` is for methods that can be
+    trained with a frozen behaviour flow. `validate` is for methods that imitate the data.
     """
 
     init: Init
@@ -154,7 +152,7 @@ class Algorithm(NamedTuple):
     explore: Explore | None = None
     act_with_base: ActWithBase | None = None
     choose: Choose | None = None
-    frozen: Frozen | None = None
+    propose: Propose | None = None
     validate: Validate | None = None
 
 
@@ -164,7 +162,7 @@ def with_base(
     act_with_base: ActWithBase,
     policy: Any,
     transport: Any = None,
-    frozen: Frozen | None = None,
+    propose: Propose | None = None,
 ) -> Algorithm:
     """An algorithm whose `act` and `choose` are `act_with_base` without the base actions."""
 
@@ -172,7 +170,7 @@ def with_base(
     def act(*args, **options):
         return act_with_base(*args, **options)[0]
 
-    return Algorithm(init, update, act, policy, transport, None, act_with_base, act, frozen)
+    return Algorithm(init, update, act, policy, transport, None, act_with_base, act, propose)
 
 
 @dataclass(frozen=True)
@@ -264,11 +262,10 @@ def _prepared(algorithm: Algorithm, spec: Spec) -> Algorithm:
 
         return call
 
-    frozen = algorithm.frozen and Frozen(on_batches(algorithm.frozen.update), on_prepared(algorithm.frozen.propose))
-    acting = ("act", "transport", "explore", "act_with_base", "choose")
+    acting = ("act", "transport", "explore", "act_with_base", "choose", "propose")
     functions = {name: on_prepared(getattr(algorithm, name)) for name in acting}
     functions |= {"update": on_batches(algorithm.update), "validate": on_batches(algorithm.validate)}
-    return algorithm._replace(frozen=frozen, **functions)
+    return algorithm._replace(**functions)
 
 
 def _fields(config: type) -> set[str]:
