@@ -23,7 +23,7 @@ from fidec.register import unknown
 from fidec.tasks import describe
 from fidec.train.config import OnlineConfig, RunConfig
 from fidec.train.configfile import REPLACED, ConfigFile
-from fidec.train.protocol import protocol_values, published_options
+from fidec.train.protocol import parts_of, protocol_values, published_options
 from fidec.train.resolve import resolve
 
 
@@ -207,8 +207,8 @@ def _picked(config: RunConfig) -> list[str]:
         (_lengths(config), _lengths(protocol), protocol.name),
         (_evaluation(config), _evaluation(protocol), protocol.name),
     ]
-    parts = {name: getattr(config.options, name) for name in algos.get(config.algo).parts}
-    for name, setting in published_options(config.algo, config.preset, config.task, config.setting, **parts).items():
+    published = published_options(config.algo, config.preset, config.task, config.setting, **parts_of(config))
+    for name, setting in published.items():
         choices.append((f"{name} {getattr(config.options, name)}", f"{name} {setting.value}", setting.source))
     rows: dict[str, list[str]] = {}
     for own, published, source in choices:

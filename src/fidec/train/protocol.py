@@ -6,7 +6,6 @@ import dataclasses
 from typing import Any
 
 from fidec import algos, tasks
-from fidec.algos.constraints import CONSTRAINTS, NATS
 from fidec.errors import ConfigError
 from fidec.train.config import PROTOCOL_FIELDS, USUAL, RunConfig
 
@@ -28,14 +27,20 @@ def published_options(
 ) -> dict[str, tasks.Published]:
     """The published options of a task that the method has, each with its source.
 
-    A preset that sets up a run has none: it is the same for all tasks. A constraint in nats has no published budget.
+    A preset that sets up a run has none: it is the same for all tasks. If `fields` name a constraint of another unit
+    than the preset's, there is no published budget.
     """
-    family = tasks.family_of(task) if task and preset not in algos.get(algo).runs else None
+    method = algos.get(algo)
+    family = tasks.family_of(task) if task and preset not in method.runs else None
     published = family.options(algo, preset, setting) if family else {}
-    known = {field.name for field in dataclasses.fields(algos.get(algo).config)}
-    if "constraint" in fields and CONSTRAINTS.get(fields["constraint"]).unit == NATS:
-        known.remove("budget")
-    return {name: option for name, option in published.items() if name in known}
+    known = {field.name for field in dataclasses.fields(method.config)}
+    own = {name: option for name, option in published.items() if name in known}
+    return method.suited(own, method.presets.get(preset, {}), fields)
+
+
+def parts_of(config: RunConfig) -> dict[str, Any]:
+    """The options that name parts of the method: the constraint."""
+    return {name: getattr(config.options, name) for name in algos.get(config.algo).parts}
 
 
 def protocol_values(task: str | None, algo: str, setting: str = "offline") -> dict[str, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, wraps
+from functools import cache, reduce, wraps
 from typing import Any, Literal, NamedTuple, Protocol, get_args, get_origin, get_type_hints, runtime_checkable
 
 from fidec.errors import ConfigError
@@ -207,18 +207,32 @@ class Method:
         algorithm = self.make(options, spec.joined)
         return _prepared(algorithm, spec) if spec.normalised or spec.joined is not spec else algorithm
 
+    def parts_of(self, options: Mapping[str, Any]) -> dict[str, type]:
+        """The entries that these options name, by part."""
+        defaults = {name: getattr(self.config, name) for name in self.parts}
+        return {name: self.parts[name].get(options.get(name, usual)) for name, usual in defaults.items()}
+
     def config_for(self, options: Mapping[str, Any]) -> type:
         """The type of the configuration with these options: `config`, with the fields of its parts."""
-        config = self.config
-        for name, register in self.parts.items():
-            config = _with_fields_of(config, register.get(options.get(name, getattr(self.config, name))))
-        return config
+        return reduce(_with_fields_of, self.parts_of(options).values(), self.config)
+
+    def suited(self, values: Mapping[str, Any], own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        """`values` that were chosen for the parts of `own`, as far as they suit the parts of `given`.
+
+        Fields that these do not have are left out, and a `budget` whose unit is another.
+        """
+        given = {**own, **given}
+        left_out = _fields(self.config_for(own)) - _fields(self.config_for(given))
+        units = [[getattr(part, "unit", None) for part in self.parts_of(each).values()] for each in (own, given)]
+        left_out |= {"budget"} if units[0] != units[1] else set()
+        return {name: value for name, value in values.items() if name not in left_out}
 
     def configure(self, preset: str = "recommended", **options: Any) -> Any:
-        """The configuration of a preset, with `options` changed."""
+        """The configuration of a preset, with `options` changed. Options of the preset suit the parts of these."""
         if preset != "recommended" and preset not in self.presets:
             raise unknown(f"preset of {self.name}", preset, ("recommended", *self.presets))
-        options = {**self.presets.get(preset, {}), **options}
+        fields = self.presets.get(preset, {})
+        options = {**self.suited(fields, fields, options), **options}
         config = self.config_for(options)
         for name in sorted(options.keys() - _fields(config)):
             raise self.unknown_option(name, options)
