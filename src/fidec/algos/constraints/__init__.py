@@ -76,7 +76,7 @@ class Constraint:
     """A constraint with its options."""
 
     t_eps: float | Literal["auto"] = 0.8
-    """The time at which scores are evaluated."""
+    """The time near 1 at which the score is evaluated; auto chooses it from the data by score matching."""
     t_width: float = 0.0
     """If positive, the time is drawn from [t_eps - t_width, t_eps]."""
 
@@ -88,6 +88,8 @@ class Constraint:
             raise ConfigError(f"t_eps must lie strictly between 0 and 1, or be auto, not {self.t_eps}")
         if not self.t_width >= 0:
             raise ConfigError(f"t_width must not be negative, but is {self.t_width}")
+        if not getattr(self, "samples", 1) >= 1:
+            raise ConfigError(f"samples must be at least 1, not {getattr(self, 'samples')}")  # noqa: B009 (of a subclass)
 
     def penalty(self, move: Move, model: Model, key: PRNGKey) -> Costs:
         """The cost of each displacement."""
@@ -130,9 +132,9 @@ class Quadratic(Constraint):
     """c delta^T F delta with F = (1/K) sum_k s_k s_k^T + rho I, for the scores s_k of a subclass."""
 
     damping: float = 1e-3
-    """rho."""
+    """rho: added to every eigenvalue of F."""
     scale: fisher.Scale = "mean"
-    """The constant c."""
+    """The constant c: delta^T F delta / tr F (mean), half of that (half_trace), or delta^T F delta / 2 (half)."""
 
     def __post_init__(self):
         super().__post_init__()
