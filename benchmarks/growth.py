@@ -91,21 +91,19 @@ class Loop:
         spec = Spec((OBSERVATION_DIM,), point.action_dim)
         hidden = (point.width,) * point.layers
         algorithm = algos.make("fidec", spec, preset="recommended", hidden=hidden, samples=point.samples)
-        key, update = rng.stream(0, "update"), algorithm.update
+        key = rng.stream(0, "update")
         data = random_batch(spec, point.rows)._replace(returns=None)
         self.state = jax.jit(algorithm.init)(rng.stream(0, "init"))
         if frozen:
-            assert algorithm.frozen is not None
-            assert algorithm.frozen.propose is not None
-            update = algorithm.frozen.update
-            shapes = jax.eval_shape(algorithm.frozen.propose, self.state, data.next_observations, key)
+            assert algorithm.propose is not None
+            shapes = jax.eval_shape(algorithm.propose, self.state, data.next_observations, key)
             # Their values do not matter for the time.
             data = data._replace(proposals=jax.tree.map(lambda each: jnp.full(each.shape, 0.5, each.dtype), shapes))
 
         def steps(state, source: Source, key, count):
             def step(number, state):
                 batch = draw(source, rng.at(key, number), point.batch_size, PLAIN)
-                return update(state, batch, rng.at(key, number))[0]
+                return algorithm.update(state, batch, rng.at(key, number))[0]
 
             return jax.lax.fori_loop(0, count, step, state)
 

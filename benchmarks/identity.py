@@ -40,7 +40,7 @@ from safetensors.numpy import load_file
 
 import fidec
 from fidec import algos
-from fidec.algos import Algorithm, Method
+from fidec.algos import Algorithm, Method, constraints
 from fidec.train.config import OnlineConfig
 
 ROOT = Path(__file__).parents[1]
@@ -71,8 +71,8 @@ CONSTRAINTS: dict[str, dict[str, Any]] = {
     "denoising": {"constraint": "denoising"},
     "precision": {"constraint": "precision"},
     "information": {"constraint": "information"},
-    "auto": {"t_eps": "auto", "calibrate_every": 1},
-    "controlled": {"dual": "controlled"},
+    "auto": {"t_eps": "auto"},
+    "controlled": {"multiplier": "controlled"},
     "closed-form": {"refine_steps": 2},
 }
 CLOSED_FORM = "fidec_closed_form"
@@ -90,6 +90,7 @@ def batch() -> fidec.Batch:
 def of_method(work: Path, name: str, preset: str, **options: Any) -> Digests:
     """Three updates and one action of a small network."""
     spec = fidec.Spec((OBSERVATION,), ACTION)
+    constraints.CALIBRATE_EVERY = 1
     algorithm = algos.make(name, spec, preset=preset, hidden=(16, 16), **options)
     state, update, data = jax.jit(algorithm.init)(jax.random.key(1)), jax.jit(algorithm.update), batch()
     metrics = []

@@ -90,11 +90,9 @@ class Loop:
         batch, key = random_batch(case.spec, case.batch_size), rng.stream(0, "update")
         state, update = jax.jit(algorithm.init)(key), algorithm.update
         if case.algo.endswith(FROZEN):
-            assert algorithm.frozen is not None
-            update = algorithm.frozen.update
-            if algorithm.frozen.propose is not None:
-                proposals = jax.jit(algorithm.frozen.propose)(state, batch.next_observations, key)
-                batch = batch._replace(proposals=proposals)
+            assert algorithm.propose is not None
+            proposals = jax.jit(algorithm.propose)(state, batch.next_observations, key)
+            batch = batch._replace(proposals=proposals)
 
         def updates(carry: Any, batch: Any, key: Any, count: Any) -> Any:
             # The metrics are carried too: XLA would leave out what only they need.

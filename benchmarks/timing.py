@@ -51,18 +51,16 @@ def random_batch(spec: Spec, rows: int) -> Batch:
 class Update:
     """A compiled update with its state, its FLOPs (from XLA's cost analysis) and its compile time.
 
-    With `frozen` it is the update with a frozen flow, whose proposals are in the batch.
+    With `frozen` the batch has the proposals of a frozen flow.
     """
 
     def __init__(self, algorithm: Algorithm, spec: Spec, batch_size: int, frozen: bool = False):
         self.batch, self.key = random_batch(spec, batch_size), rng.stream(0, "update")
         if frozen:
-            assert algorithm.frozen is not None
-            if algorithm.frozen.propose is not None:
-                state = jax.jit(algorithm.init)(rng.stream(0, "init"))
-                proposals = jax.jit(algorithm.frozen.propose)(state, self.batch.next_observations, self.key)
-                self.batch = self.batch._replace(proposals=proposals)
-            algorithm = algorithm._replace(update=algorithm.frozen.update)
+            assert algorithm.propose is not None
+            state = jax.jit(algorithm.init)(rng.stream(0, "init"))
+            proposals = jax.jit(algorithm.propose)(state, self.batch.next_observations, self.key)
+            self.batch = self.batch._replace(proposals=proposals)
         self.algorithm = algorithm
         self.state = loop.start(algorithm, 0, self.batch).state
         begin = time.perf_counter()

@@ -261,20 +261,20 @@ class MeanFlow(Observer):
 class ResidualMap(Observer):
     """delta(s, a): the displacement of an action; a + delta is the local transport map.
 
-    With `zero_start` the output layer starts at zero, and so does delta.
+    With `zero_init` the output layer starts at zero, and so does delta.
     """
 
     hidden: Sequence[int]
     action_dim: int
     encoder: nn.Module | None = None
-    zero_start: bool = False
+    zero_init: bool = False
 
     @nn.compact
     def __call__(
         self, observations: PyTree[Shaped[Array, "..."]], actions: Float[Array, "*batch d"]
     ) -> Float[Array, "*batch d"]:
         features = self.encode(observations)
-        mlp = MLP(self.hidden, self.action_dim, output_scale=0.0 if self.zero_start else 1.0)
+        mlp = MLP(self.hidden, self.action_dim, output_scale=0.0 if self.zero_init else 1.0)
         return mlp(jnp.concatenate([beside(features, actions), actions], axis=-1))
 
 

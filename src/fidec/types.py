@@ -25,7 +25,7 @@ class Batch(NamedTuple):
     `masks` is 1 where the value of s' may be bootstrapped and 0 where the task ended there. `next_actions`
     is the data's action at s'; at the end of a trajectory, where there is none, it repeats `actions`. `returns`,
     the discounted return from s on, is given to methods that ask for it (`Method.needs_returns`). `proposals` is what
-    a frozen behaviour flow proposes at s' (`Algorithm.frozen`).
+    a frozen policy proposes at s' (`Algorithm.propose`).
 
     With windows of several steps (`fidec.data.windows`), an action is a chunk of h steps, side by side, and `masks`
     includes the discount between the steps. `valid` (rows, h) is then 1 for steps inside the trajectory.

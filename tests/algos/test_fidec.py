@@ -12,10 +12,13 @@ import optax
 import pytest
 
 from fidec import algos, nn
+from fidec.algos import constraints
+from fidec.algos.common.multiplier import STEP_SIZE
 from fidec.algos.constraints import CONSTRAINTS, KL
-from fidec.algos.fidec import make_constrained
+from fidec.algos.fidec import make
 from fidec.errors import ConfigError
 from fidec.ops import fisher
+from fidec.register import Register
 from fidec.types import Batch, Spec
 from helpers import some
 from helpers.algorithms import assert_close, equal, fast_jit, make_batch, scaled, with_params
@@ -23,25 +26,29 @@ from helpers.algorithms import assert_close, equal, fast_jit, make_batch, scaled
 ROWS = 6
 SPEC = Spec((4,), 3)
 CRITIC: Any = nn.Critic((16,))
-SMALL = {"hidden": (16,), "flow_steps": 2, "samples": 2}
+RESIDUAL: Any = nn.ResidualMap((16,), 3)
+SMALL = {"hidden": (16,), "flow_steps": 2}
 CASES: dict[str, tuple[str, Any]] = {name: ("fidec", {"constraint": name}) for name in CONSTRAINTS.builtin()}
-CASES["auto"] = ("fidec", {"constraint": "denoising", "t_eps": "auto", "calibrate_every": 2})
+CASES["auto"] = ("fidec", {"constraint": "denoising", "t_eps": "auto"})
 CASES["closed_form"] = ("fidec_closed_form", {"refine_steps": 2})
 CASES["paper"] = ("fidec", {"preset": "paper"})
 CASES["controlled"] = (
     "fidec",
     {
         "constraint": "isotropic",
-        "dual": "controlled",
-        "opening": 4,
-        "state_limit": 2.0,
-        "residual_start": "zero",
+        "multiplier": "controlled",
+        "warmup": 4,
+        "zero_init": True,
         "q_scale": "spread",
-        "residual_at": "next_observations",
         "train_flow": False,
     },
 )
 CASES["clipped"] = ("fidec", {"preset": "released", "grad_clip": 0.01, "train_flow": False})
+
+
+@pytest.fixture(autouse=True)
+def calibrate_at_every_second_update(monkeypatch):
+    monkeypatch.setattr(constraints, "CALIBRATE_EVERY", 2)
 
 
 @cache
@@ -116,10 +123,10 @@ def test_the_multiplier_rises_with_a_violation_and_falls_without(case):
     for factor, sign in ((10.0, 1), (0.0, -1)):
         moved = with_params(state, residual=scaled(state.params["residual"], factor))
         after, metrics = update(case)(moved, batch(), jax.random.key(1))
-        violation = float(metrics["penalty"]) - config.budget
+        violation = float(metrics["penalty"]) - config.trust_region()[0]
         assert np.sign(violation) == sign
         step = float(after.params["multiplier"] - state.params["multiplier"])
-        expected = sign * config.learning_rate if config.dual == "log" else violation * config.dual_step_size
+        expected = sign * config.learning_rate if config.multiplier == "log" else violation * STEP_SIZE
         assert step == pytest.approx(expected, rel=2e-2)
         assert float(metrics["multiplier"]) == pytest.approx(config.multiplier_init, rel=1e-5)
 
@@ -135,7 +142,7 @@ def test_a_controlled_multiplier_follows_the_ratio_of_penalty_and_budget():
     assert float(metrics["penalty"]) == 0.0
     assert float(after.params["multiplier"]) == pytest.approx(10.0 * np.exp(-0.01))
     assert float(metrics["multiplier"]) == pytest.approx(10.0 / np.e)
-    # A constant displacement of 0.02 spends 0.0004, which is 1.6 of the open budget and within the limit of a state.
+    # A constant displacement of 0.02 spends 0.0004, which is 1.6 of the open budget.
     last = state.params["residual"]["params"]["MLP_0"]
     shifted = {**last, "Dense_1": {**last["Dense_1"], "bias": jnp.full_like(last["Dense_1"]["bias"], 0.02)}}
     moved = with_params(state, residual={"params": {"MLP_0": shifted}})
@@ -143,19 +150,47 @@ def test_a_controlled_multiplier_follows_the_ratio_of_penalty_and_budget():
     assert float(metrics["penalty"]) == pytest.approx(0.0004, rel=1e-4)
     assert float(metrics["multiplier"]) == pytest.approx(10.0 * 1.6, rel=1e-4)
     assert float(after.params["multiplier"]) == pytest.approx(10.0 * 1.6**0.01, rel=1e-5)
-    # 0.03 spends 0.0009: above twice the open budget of 0.00025 a state pays the square over this limit.
+    # 0.03 spends 0.0009, which is 3.6: the proportional part is limited to a factor of e.
     shifted = {**last, "Dense_1": {**last["Dense_1"], "bias": jnp.full_like(last["Dense_1"]["bias"], 0.03)}}
     _, metrics = update("controlled")(
         with_params(state, residual={"params": {"MLP_0": shifted}}), batch(), jax.random.key(1)
     )
     assert float(metrics["penalty"]) == pytest.approx(0.0009, rel=1e-4)
-    assert float(metrics["multiplier"]) == pytest.approx(10.0 * np.e, rel=1e-4)  # by 0.0009^2 / 0.0005: 6.5 budgets
+    assert float(metrics["multiplier"]) == pytest.approx(10.0 * np.e, rel=1e-4)
 
 
 def test_a_projected_multiplier_reaches_zero():
     small = jnp.asarray(5e-4, jnp.float32)
     idle = with_params(fresh("paper"), residual=scaled(fresh("paper").params["residual"], 0.0), multiplier=small)
     assert float(update("paper")(idle, batch(), jax.random.key(1))[0].params["multiplier"]) == 0.0
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_residual_loss_of_ones_own_replaces_the_built_in_one(stored):
+    """It gets the networks, the base actions and the budget, and the multiplier follows the penalty that it logs."""
+
+    def towards(nets, base, known, budget, key, own, params):
+        displacement = nets.residual.apply(own, base.observations, base.actions)
+        loss = jnp.mean((displacement - 0.1) ** 2)
+        return loss, {"penalty": jnp.asarray(3.0 * budget), "states": base.observations, "base": base.actions}
+
+    state, data = fresh("isotropic"), batch()
+    if stored:
+        data = data._replace(proposals={"actions": 0.5 * data.next_actions[:, None]})
+    config = algos.get("fidec").configure(constraint="isotropic", **SMALL)
+    after, metrics = fast_jit(make(config, SPEC, residual_loss=towards).update)(state, data, jax.random.key(1))
+    base = metrics["base"]
+    if stored:
+        assert equal((metrics["states"], base), (data.next_observations, 0.5 * data.next_actions))
+    else:
+        assert equal(metrics["states"], data.observations)
+    measured = lambda own: jnp.mean((RESIDUAL.apply(own, metrics["states"], base) - 0.1) ** 2)  # noqa: E731
+    loss, gradient = jax.value_and_grad(measured)(state.params["residual"])
+    assert float(metrics["residual_loss"]) == pytest.approx(float(loss), rel=1e-5)
+    assert float(metrics["grad_norm/residual"]) == pytest.approx(float(optax.tree.norm(gradient)), rel=1e-4)
+    assert "q_policy" not in metrics
+    assert after.params["multiplier"] > state.params["multiplier"]
+    assert not equal(after.params["critic"], state.params["critic"])
 
 
 @pytest.mark.slow
@@ -170,15 +205,17 @@ def test_the_budget_in_nats_drives_the_multiplier():
 
 
 @pytest.mark.slow
-def test_a_negative_estimate_of_a_kl_counts_as_a_violation():
+def test_a_negative_estimate_of_a_kl_counts_as_a_violation(monkeypatch):
     """A KL is not negative. If a lower estimate were rewarded, training would seek its bias."""
 
     class Biased(KL):
         def penalty(self, move, model, key):
             return move.displacement[:, 0] - 3.0
 
-    config = algos.get("fidec").configure(hidden=(4,), flow_steps=1)
-    made = make_constrained(config, SPEC, Biased())
+    builtin = Register.get
+    monkeypatch.setattr(Register, "get", lambda self, name: Biased if name == "biased" else builtin(self, name))
+    config = algos.get("fidec").configure(constraint="biased", hidden=(4,), flow_steps=1)
+    made = make(config, SPEC)
     state = fast_jit(made.init)(jax.random.key(0))
     state = with_params(
         state, residual=scaled(state.params["residual"], 0.0), critic=scaled(state.params["critic"], 0.0)
@@ -370,13 +407,14 @@ def test_a_frozen_flow_in_the_papers_order():
         ("fidec", {"t_eps": "often"}, "t_eps"),
         ("fidec", {"t_eps": 1.0}, "t_eps"),
         ("fidec", {"t_width": -0.1}, "t_width"),
-        ("fidec", {"calibrate_every": 0}, "calibrate_every"),
         ("fidec", {"damping": -1.0}, "damping"),
         ("fidec", {"samples": 0}, "samples"),
         ("fidec", {"scale": "trace"}, "no scale 'trace'"),
-        ("fidec", {"constraint": "stein", "budget_nats": 0.0}, "budget_nats"),
+        ("fidec", {"constraint": "stein", "budget": 0.0}, "budget must be positive, not 0.0"),
+        ("fidec", {"warmup": -1}, "warmup"),
+        ("fidec", {"constraint": "local", "samples": 2}, "no option of fidec 'samples'"),
         ("fidec", {"order": "alternating", "clip_scope": "global", "grad_clip": 5.0}, "clip_scope"),
-        ("deflow", {"dual": "linear"}, "no dual 'linear'"),
+        ("deflow", {"multiplier": "linear"}, "no multiplier 'linear'"),
     ],
 )
 def test_an_option_without_sense_is_named(method, options, match):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import sys
 from dataclasses import dataclass
@@ -35,12 +36,26 @@ def test_an_unknown_name_is_answered_with_help(wrong, expected):
 
 def test_a_preset_is_the_defaults_with_some_fields_changed():
     fidec = algos.get("fidec")
-    assert fidec.configure() == fidec.configure("recommended") == FiDecConfig()
+    assert fidec.configure() == fidec.configure("recommended")
+    assert dataclasses.asdict(FiDecConfig()).items() <= dataclasses.asdict(fidec.configure()).items()
     assert fidec.configure("paper", budget=0.5).budget == 0.5
     for name in algos.names():
         for preset, fields in algos.get(name).presets.items():
             config = algos.get(name).configure(preset)
             assert {option: getattr(config, option) for option in fields} == fields
+
+
+def test_the_options_of_a_preset_suit_the_constraint_that_is_given():
+    """Those that it does not have are left out, and a budget of another unit."""
+    configure = algos.get("fidec").configure
+    isotropic, stein = configure("released", constraint="isotropic"), configure("nats", constraint="stein")
+    assert (isotropic.t_eps, isotropic.damping, isotropic.clip_scope) == (0.9, 1e-3, "global")
+    assert not hasattr(isotropic, "samples")
+    assert stein.trust_region() == (0.2, "nats")
+    assert configure("nats", constraint="isotropic").trust_region() == (0.001, "of the penalty")
+    assert configure("nats", constraint="isotropic", budget=0.2).trust_region() == (0.2, "of the penalty")
+    with pytest.raises(ConfigError, match="no option of fidec 'samples'"):
+        configure("released", constraint="isotropic", samples=2)
 
 
 def test_an_unknown_preset_or_option_is_named():
@@ -96,7 +111,7 @@ def test_the_fields_of_the_chosen_constraint_are_options(monkeypatch):
     monkeypatch.setattr(Register, "get", lambda self, name: entries.get(name) or others(self, name))
     chosen = METHOD.configure(constraint="powered", power=4.0)
     assert chosen.build_constraint() == Powered(power=4.0)
-    assert METHOD.config_for({"constraint": "local"}) is METHOD.config
+    assert "power" not in METHOD.config_for({"constraint": "local"}).__dataclass_fields__
     with pytest.raises(ConfigError, match="no option of fidec 'power'"):
         METHOD.configure("paper", power=4.0)
 
@@ -119,7 +134,8 @@ def plugin(tmp_path, monkeypatch):
     package = "someones_methods"
     (tmp_path / f"{package}.py").write_text(
         "from fidec.algos import Method\n"
-        "from fidec.algos.deflow import DeFlowConfig, make\n"
+        "from fidec.algos.deflow import DeFlowConfig\n"
+        "from fidec.algos.fidec import make\n"
         "METHOD = Method('theirs', 'a plug-in', DeFlowConfig, make, {'fast': {'flow_steps': 2}})\n"
         "NOT_A_METHOD = 'deflow'\n"
     )

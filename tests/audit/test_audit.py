@@ -301,7 +301,7 @@ def test_the_end_of_training_says_how_the_budget_was_used(penalties, multipliers
 
 
 def test_budgets_and_their_units():
-    assert algos.get("fidec").configure(constraint="stein", budget_nats=0.2).trust_region() == (0.2, "nats")
+    assert algos.get("fidec").configure(constraint="stein", budget=0.2).trust_region() == (0.2, "nats")
     assert algos.get("fidec").configure("paper", budget=0.2).trust_region() == (0.2, "of the penalty")
     assert algos.get("deflow").configure(budget=0.2).trust_region() == (0.2, "of the penalty")
 

@@ -47,5 +47,5 @@ def test_every_preset_and_every_method_with_a_frozen_flow_has_a_case():
         for preset in ("recommended", *algos.get(name).presets):
             assert f"method/{name}-{preset}" in cases
         spec = identity.fidec.Spec((identity.OBSERVATION,), identity.ACTION)
-        if algos.make(name, spec).frozen is not None:
+        if algos.make(name, spec).propose is not None:
             assert f"run/frozen-{name}" in cases

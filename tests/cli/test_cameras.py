@@ -104,8 +104,8 @@ def test_methods_that_take_images_take_cameras_and_the_others_refuse_in_words(na
     assert jax.eval_shape(algorithm.act, state, observations, key).shape == (5, 2)
     one = make_batch(5)._replace(observations=observations, next_observations=observations)
     assert jax.eval_shape(algorithm.update, state, one, key)[1]["loss"].shape == ()
-    if algorithm.frozen is not None and algorithm.frozen.propose is not None:
-        jax.eval_shape(algorithm.frozen.propose, state, observations, key)
+    if algorithm.propose is not None:
+        jax.eval_shape(algorithm.propose, state, observations, key)
 
 
 @pytest.fixture(scope="module")

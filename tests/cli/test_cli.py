@@ -71,7 +71,7 @@ def test_every_subcommand_is_listed_and_has_help(cli, command):
 def test_help_names_options_with_their_meaning(cli):
     _, out, _ = cli("train", "--help")
     assert all(word in out for word in ("--task", "--algo.hidden", "--algo.budget", "Gradient steps", "--overwrite"))
-    assert "constraint" not in cli("train", "--algo", "deflow", "--help")[1]
+    assert "--algo.constraint" not in cli("train", "--algo", "deflow", "--help")[1]
 
 
 def test_help_does_not_import_jax(tmp_path):
@@ -134,6 +134,13 @@ def test_algos_wraps_to_the_terminal(cli, monkeypatch, name, width):
     assert any(line.startswith(f"    {equation}") for line in lines)  # laid out as in the code
     beneath = any(line.startswith("    Widths of the hidden layers") for line in lines)
     assert beneath == (name == "fidec" and width < 110)  # three presets leave no room for the meaning beside them
+
+
+def test_options_of_the_constraint_have_their_meanings(cli):
+    words = " ".join(cli("train", "--algo.constraint", "denoising", "--help")[1].replace("│", " ").split())
+    assert "K: the number of noise levels. (default: 4)" in words
+    assert "Widths of the hidden layers of every network." in words
+    assert json.loads(cli("algos", "fidec_closed_form", "--json")[1])["meanings"]["damping"].startswith("rho: ")
 
 
 def test_algos_needs_neither_docstrings_nor_logs(cli, tiny, monkeypatch):

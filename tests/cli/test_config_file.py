@@ -65,7 +65,7 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_preset_and_task(w
     assert (config.batch_size, config.options.budget, config.options.hidden) == (16, 0.5, (64, 64))
     assert (config.online.updates, config.steps) == (3, 500)
     preset = parse("--config", path, "--preset", "paper").options
-    assert (preset.dual, preset.budget) == ("projected", 0.02)
+    assert (preset.multiplier, preset.budget) == ("projected", 0.02)
     task = parse("--config", path, "--task", TASK)
     assert (task.task, task.env, task.data, task.options.budget) == (TASK, None, None, 0.02)
     assert parse("--config", path, "--env", "Other-v0").data == config.data
@@ -90,6 +90,8 @@ def test_the_configuration_of_a_run_is_a_file_without_its_place(write, tmp_path)
     }
     other = parse("--config", write(json.dumps(copy), "copy.json"), "--algo", "bc")
     assert (other.algo, other.seed, other.options) == ("bc", 3, resolve(RunConfig(algo="bc")).options)
+    other = parse("--config", directory.config, "--algo.constraint", "precision").options
+    assert (other.hidden, other.budget, other.t_eps) == ((64, 64), None, "auto")  # 0.3 was of another unit
     text = directory.config.read_text()
     directory.config.write_text(text.replace('"seed": 3', '"seed": 4'))
     with pytest.raises(RunError, match=r"config\.json was changed or damaged"):

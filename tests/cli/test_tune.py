@@ -9,7 +9,7 @@ import pytest
 
 from fidec import algos
 from fidec.bench import tune
-from fidec.bench.tune import budget_option, candidates, default_budgets
+from fidec.bench.tune import candidates, default_budgets
 from fidec.errors import ConfigError
 from fidec.train.loading import load_policy
 from helpers.algorithms import equal
@@ -27,11 +27,10 @@ def given(npz, compile_cache):
 
 def test_a_budget_has_the_unit_of_the_constraint():
     nats, penalty = (algos.get("fidec").configure(constraint=name) for name in ("denoising", "isotropic"))
-    assert (budget_option(nats, "fidec"), default_budgets(nats, "fidec")) == ("budget_nats", (0.05, 0.1, 0.2, 0.4))
-    assert budget_option(penalty, "fidec") == "budget"
+    assert default_budgets(nats, "fidec") == (0.05, 0.1, 0.2, 0.4)
     assert default_budgets(penalty, "fidec") == (0.0001, 0.001, 0.01, 0.1)
     with pytest.raises(ConfigError, match="fql has no budget"):
-        budget_option(algos.get("fql").configure(), "fql")
+        default_budgets(algos.get("fql").configure(), "fql")
     assert candidates((0.1, 0.2, 0.4), (0, 1), (0, 0.3, 1)) == 14
 
 

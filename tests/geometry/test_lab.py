@@ -148,7 +148,6 @@ RECORDED = {
     "information": 0.150385,
     "renoised": 0.00233936,
     "precision": 0.0386625,
-    "precision_full": 0.0440011,
     "stein": 0.0614859,
     "path": 0.0259581,
     "path_centred": 0.160421,

@@ -135,12 +135,11 @@ def test_probes_estimate_what_the_exact_jacobian_gives(constraint):
 
 
 def test_precision_is_the_kl_of_a_shift():
-    """Of a Gaussian, with its own precision: for any shift, along the axes and across."""
-    covariance = np.array([[0.09, 0.04], [0.04, 0.36]])
-    for matrix, stored in ((np.diag([0.09, 0.36]), 1 / np.array([0.09, 0.36])), (covariance, None)):
-        precision = np.linalg.inv(matrix) if stored is None else stored
-        found = fisher.shift_cost(jnp.asarray(SHIFT[None], jnp.float32), jnp.asarray(precision[None], jnp.float32))
-        assert float(found[0]) == pytest.approx(gaussian_kl(SHIFT, matrix, np.zeros(2), matrix), rel=1e-5)
+    """Of a Gaussian with independent dimensions, for any shift."""
+    variance = np.array([0.09, 0.36])
+    found = fisher.shift_cost(jnp.asarray(SHIFT[None], jnp.float32), jnp.asarray(1 / variance[None], jnp.float32))
+    covariance = np.diag(variance)
+    assert float(found[0]) == pytest.approx(gaussian_kl(SHIFT, covariance, np.zeros(2), covariance), rel=1e-5)
 
 
 def test_the_precision_of_few_samples_is_unbiased():
@@ -148,25 +147,8 @@ def test_the_precision_of_few_samples_is_unbiased():
     samples = jnp.asarray(SDS) * jax.random.normal(jax.random.key(0), (200_000, 8, 2))
     found = fisher.precision(samples, floor=1e-3)
     np.testing.assert_allclose(found.mean(axis=0), 1 / SDS**2, rtol=0.02)
-    full = fisher.precision(samples[:1000], floor=1e-3, covariance="full", shrinkage=1.0)
-    np.testing.assert_allclose(jnp.diagonal(full, axis1=-2, axis2=-1), found[:1000], rtol=1e-3)
     constant = fisher.precision(jnp.zeros((1, 8, 2)), floor=0.01)  # behaviour that never varies
     np.testing.assert_allclose(constant, 1e4, rtol=1e-5)
-
-
-def test_a_full_precision_sees_correlations():
-    """Along the short axis of a tilted Gaussian a shift costs more than its marginal widths say."""
-    tilted = np.linalg.cholesky(np.array([[1.0, 0.9], [0.9, 1.0]]))
-    samples = jax.random.normal(jax.random.key(0), (50, 200, 2)) @ tilted.T
-    across = jnp.broadcast_to(jnp.asarray([0.1, -0.1]), (50, 2))
-    costs = {
-        kind: float(
-            fisher.shift_cost(across, fisher.precision(samples, floor=1e-3, covariance=kind, shrinkage=0.0)).mean()
-        )
-        for kind in ("diagonal", "full")
-    }
-    assert costs["diagonal"] == pytest.approx(0.01, rel=0.1)
-    assert costs["full"] == pytest.approx(0.1, rel=0.15)
 
 
 def test_denoising_is_the_log_density_ratio():

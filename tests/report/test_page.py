@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fidec.audit.region import end_of_training
 from fidec.cli import main
 from fidec.errors import ConfigError, RunError
 from fidec.report.page import report_runs
@@ -18,6 +19,7 @@ from fidec.report.page.concerns import concerns
 from fidec.report.page.html import Html, join, table, tag
 from fidec.report.page.read import read
 from fidec.report.page.sections import time_spent
+from helpers import some
 from helpers.reports import HOSTILE, STEPS, change_log, write_rich_run
 from helpers.suites import small_jobs, write_run
 
@@ -223,6 +225,16 @@ def test_each_problem_is_said_in_words(tmp_path, log, change, words):
     late = 19_000 if log == "eval" else 17_000
     change_log(run, log, lambda rows: [{**row, **named} if row["step"] > late else row for row in rows])
     assert words in said(run)
+
+
+def test_a_region_is_not_judged_while_its_budget_grows(tmp_path):
+    """The preset warms up for 3,000 updates, so the first three rows do not count. Its multiplier is controlled."""
+    run = write_rich_run(tmp_path / "run")
+    change_log(run, "train", lambda rows: [{**r, "training/penalty": 0.2 + 0.7 * (r["step"] > 3000)} for r in rows])
+    assert "above twice the budget in 100 % of the log" in said(run)
+    text = some(end_of_training(run))
+    assert "within a factor of 2 of its budget in 0 % of the log" in text
+    assert "the multiplier rises: train longer. " in text
 
 
 def test_a_worse_policy_and_a_wider_region_are_said(tmp_path):

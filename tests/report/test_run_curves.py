@@ -43,7 +43,7 @@ def test_the_figure_of_an_online_run_and_of_an_older_offline_run(run, tmp_path):
 
 def test_the_budget_in_the_figure_is_that_of_the_constraint(run, tmp_path, monkeypatch):
     config = RunDirectory.open(run, read_only=True).read_config()
-    options = {"constraint": "precision", "budget": 0.001, "budget_nats": 0.3}
+    options = {"constraint": "precision", "budget": 0.3}
     (run / "config.json").write_text(json.dumps(config | {"algo": "fidec", "options": options}))
     figures = []
     monkeypatch.setattr(

@@ -40,6 +40,15 @@ def test_fields_given_by_the_user_win():
     assert (options.alpha, options.discount) == (3.0, 0.99)
 
 
+def test_a_published_budget_has_the_unit_of_the_constraint():
+    budget = lambda **fields: resolve_options("fidec", task="puzzle-4x4-play-singletask-task4-v0", **fields).budget  # noqa: E731
+    assert budget(preset="released") == budget(preset="released", constraint="isotropic") == 0.005
+    assert budget(preset="released", constraint="stein") is None
+    assert budget(preset="released", constraint="stein", budget=0.3) == 0.3
+    with pytest.raises(ConfigError, match="no option of fql 'constraint'"):
+        resolve_options("fql", "recommended", "puzzle-4x4-play-singletask-task4-v0", constraint="stein")
+
+
 def test_nothing_is_invented_where_nothing_was_published():
     assert tasks.family_of("pointmaze-medium-navigate-singletask-v0") is None
     assert tasks.family_of("cube-single-noisy-singletask-v0") is None

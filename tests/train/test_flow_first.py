@@ -126,7 +126,6 @@ def test_a_flow_from_another_run_gives_the_same_run_and_is_copied(tmp_path, data
         ({"flow_updates": 5}, "both --flow and --flow-updates"),
         ({"normalize_observations": False}, "observation_mean"),
         ({"algo": "fql", "validation": 0.1, "options": {"hidden": (8,)}}, "imitate the data"),
-        ({"flow": None, "flow_refresh": 5}, "needs a frozen flow"),
         ({"validation": 0.9}, "in \\[0, 0.5\\]"),
     ],
 )
@@ -245,45 +244,28 @@ def test_training_ends_when_the_held_out_loss_stops_improving(tmp_path, dataset,
 
 
 def test_a_signal_while_proposals_are_drawn_is_obeyed_at_once(tmp_path, dataset, whole, monkeypatch):
-    """In the second of five batches at the start, and in the second batch of the refresh at step 10."""
+    """In the second of five batches, at the start and when the run continues."""
     monkeypatch.setattr(flow_first, "ROWS", 100)
-    settings = {**SETTINGS, **GIVEN, "flow": whole / "flow", "flow_refresh": 10, "steps": 15}
-    made = fit(dataset, tmp_path / "made", **settings).directory
+    settings = {**SETTINGS, **GIVEN, "flow": whole / "flow", "steps": 15}
+    made, out = fit(dataset, tmp_path / "made", **settings).directory, tmp_path / "run"
     calls, take = [0], feed.rows_at
 
     def take_and_stop(*arguments):
         calls[0] += 1
-        if calls[0] == last:
+        if calls[0] in (2, 4):
             os.kill(os.getpid(), signal.SIGTERM)
         return take(*arguments)
 
     monkeypatch.setattr(feed, "rows_at", take_and_stop)
-    for last, step in ((2, 0), (7, 10)):
-        out, calls[0] = tmp_path / str(step), 0
-        with pytest.raises(Preempted, match=f"saved at step {step}") as stopped:
-            fit(dataset, out, **settings)
+    for drawn, start in ((2, lambda: fit(dataset, out, **settings)), (4, lambda: resume(out, dataset, quiet=True))):
+        with pytest.raises(Preempted, match="saved at step 0") as stopped:
+            start()
         assert stopped.value.exit_code == 75
-        assert calls[0] == last
+        assert calls[0] == drawn
         status = json.loads((out / "status.json").read_text())
-        assert (status["state"], status["step"]) == ("preempted", step)
-        resume(out, dataset, quiet=True)
-        assert fingerprint(out, 15) == fingerprint(made, 15)
-
-
-@pytest.mark.slow
-def test_refreshed_proposals_are_new_ones_and_resume_exactly(tmp_path, dataset, whole, monkeypatch, stop_at):
-    """The steps before the first refresh are those of a run without it."""
-    monkeypatch.setattr(dispatch.Pace, "next", lambda self, left: min(left, 7))
-    settings = {**SETTINGS, **GIVEN, "flow": whole / "flow", "flow_refresh": 10}
-    made = fit(dataset, tmp_path / "made", **settings).directory
-    rows, without = read_rows(made / "train.jsonl"), read_rows(whole / "train.jsonl")
-    assert rows[0] == without[0]
-    assert rows[1] != without[1]
-    stop_at(12)
-    with pytest.raises(Preempted):
-        fit(dataset, tmp_path / "stopped", **settings)
-    resume(tmp_path / "stopped", dataset, quiet=True)
-    assert fingerprint(tmp_path / "stopped", STEPS) == fingerprint(made, STEPS)
+        assert (status["state"], status["step"]) == ("preempted", 0)
+    resume(out, dataset, quiet=True)
+    assert fingerprint(out, 15) == fingerprint(made, 15)
 
 
 # Options that change data or rows. Online the environment is WALK unless a case names another; None: not online.
@@ -299,7 +281,6 @@ CASES: dict[str, dict[str, Any]] = {
     "init_from": {"algo": "fidec", "options": SETTINGS["options"]},  # from the fixture `whole`
     "memory_limit": {"memory_limit": 0.0, "env": None},
     "seed": {"seeds": (1, 2), "env": None},
-    "flow_refresh": {"flow_refresh": 2},
     "validation": {"validation": 0.1},
     "patience": {"patience": 1},
     "chunk": {"chunk": 2},

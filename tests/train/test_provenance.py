@@ -18,7 +18,8 @@ COMMANDS = [
     f"--task {CUBE}",
     f"--task {CUBE} --algo rebrac --preset released --seed 3 --data-dir some/where",
     f"--task {CUBE} --preset nats --steps 500 --algo.hidden 16 16 --n-step 3",
-    f"--task {CUBE} --algo.constraint precision --algo.budget-nats 0.5 --flow-updates 10 --eval-interval 0",
+    f"--task {CUBE} --algo.constraint precision --algo.budget 0.4 --flow-updates 10 --eval-interval 0",
+    f"--task {CUBE} --preset released --algo.constraint stein --algo.t-eps auto",
     f"--task {DOOR} --algo rebrac --chunk 5 --batch-size 32 --candidates 1",
     f"--task {CUBE} --online-steps 100 --online.envs 2 --algo.train-flow False",
     f"--task {CUBE} --algo rlpd --online-steps 100 --online.updates 3",
@@ -62,3 +63,6 @@ def test_sources_of_options(tmp_path: Path):
     assert source["batch-size"] == "default"
     plain = {option.name: option.source for option in options_of(read(["--task", CUBE]))}
     assert plain["algo.budget"] == "FiDec paper's table of hyper-parameters"
+    other = {each.name: each for each in options_of(read(["--preset", "nats", "--algo.constraint", "isotropic"]))}
+    assert (other["algo.budget"].value, other["algo.budget"].source) == (None, "default")  # 0.2 nats are the preset's
+    assert other["algo.multiplier"].source == "preset nats"

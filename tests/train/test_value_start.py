@@ -116,7 +116,7 @@ def test_a_preset_sets_up_a_run_and_what_is_given_goes_first():
     assert config.options == algos.get("fidec").configure("nats")  # nothing by task
     given = resolve(RunConfig(task=task, preset="nats", flow_updates=0, value_start="zero", reward_scale=1.0))
     assert (given.flow_updates, given.value_start, given.reward_scale) == (0, "zero", 1.0)
-    assert resolve(RunConfig(task=task, preset="nats", flow=Path("other"), flow_refresh=5)).flow_updates == 0
+    assert resolve(RunConfig(task=task, preset="nats", flow=Path("other"))).flow_updates == 0
     started = resolve(RunConfig(task=task, preset="nats", init_from=Path("other")))
     assert (started.flow_updates, started.value_start, started.normalize_observations) == (0, "zero", None)
     usual = resolve(RunConfig(task=task))

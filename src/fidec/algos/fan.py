@@ -26,8 +26,8 @@ import jax.numpy as jnp
 import optax
 
 from fidec import nn
-from fidec.algos.common import backbone
-from fidec.algos.common.base import Algorithm, Frozen, Method, State, with_base
+from fidec.algos.common import backbone, base_actions
+from fidec.algos.common.base import Algorithm, Method, State, with_base
 from fidec.errors import ConfigError
 from fidec.ops import flow, values
 from fidec.types import Batch, Metrics, PRNGKey, Spec
@@ -121,20 +121,17 @@ def make(config: FANConfig, spec: Spec) -> Algorithm:
         def flow_loss(own, params):
             return behaviour.loss(own, batch, flow_key), {}
 
-        losses = losses_of(state, batch, other_key) | {"flow": flow_loss}
+        losses = losses_of(state, batch, other_key)
+        if batch.proposals is None:  # empty ones: anchoring evaluates a frozen flow at the policy's actions
+            losses |= {"flow": flow_loss}
         return backbone.descend(state, losses, adam, config.target_rate, frozen=backbone.frozen_modules(config))
-
-    def update_frozen(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
-        """Without the flow's loss. Anchoring evaluates the flow at the policy's actions, so nothing can be stored."""
-        _, other_key = jax.random.split(key)
-        return backbone.descend(state, losses_of(state, batch, other_key), adam, config.target_rate)
 
     def value(params, observations, actions):
         return upper.apply(params["upper"], observations, actions).mean(axis=0)
 
     act_with_base = backbone.student_act(student, behaviour, spec, value)
     policy = lambda state: backbone.keep_params(state, "flow", "policy", "upper")  # noqa: E731
-    return with_base(init, update, act_with_base, policy, frozen=Frozen(update_frozen))
+    return with_base(init, update, act_with_base, policy, propose=base_actions.nothing)
 
 
 METHOD = Method(

@@ -14,323 +14,208 @@ with scores s_k computed from the flow's velocity field at time t_eps. One updat
 
 The paper takes one score at the clean action, s = (t v - a_0) / (1 - t), which constrains a single direction. The
 default here, `renoised`, averages over noised copies of the same action. `fidec.algos.constraints` has all
-constraints. The presets `paper` and `released` fix each choice in which the paper and its released code disagree.
-The preset `nats` has another constraint, multiplier and scale of Q, and the same equations otherwise.
+constraints, `fidec.algos.common.presets` what each preset chooses.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from fidec import nn, optim
-from fidec.algos.common import backbone, frozen, refined
-from fidec.algos.common.base import Algorithm, Frozen, Method, State, Transport, with_base
-from fidec.algos.constraints import CONSTRAINTS, KL, Constraint, Model, Move
-from fidec.errors import ConfigError
-from fidec.ops import dual, fisher, values
+from fidec.algos import constraints
+from fidec.algos.common import backbone, presets, refined
+from fidec.algos.common.base import Algorithm, Method, State, Transport, with_base
+from fidec.algos.common.base_actions import BOTH, BaseActions, States, base_actions, propose
+from fidec.algos.common.multiplier import MULTIPLIERS, Kind
+from fidec.algos.constraints import CONSTRAINTS, Constraint, Model, Move
+from fidec.ops import values
 from fidec.types import Batch, Metrics, PRNGKey, Spec
 
-START_TIME = 0.8  # t_eps until the first calibration
-
 
 @dataclass(frozen=True)
-class ResidualConfig(refined.RefinedConfig):
+class ResidualConfig(presets.StepConfig):
     """Options that FiDec and DeFlow share. The defaults are the benchmark's common values."""
 
+    multiplier: Kind = "log"
+    """Adam on log lambda (the released code), ReLU(lambda + violation) (projected, the paper), or a controller of
+    log lambda by log(penalty / budget), which finds lambda's scale by itself (controlled)."""
     multiplier_init: float = 10.0
     """lambda at the start."""
-    dual: Literal["log", "projected", "controlled"] = "log"
-    """The multiplier: Adam on log lambda (the released code), ReLU(lambda + eta violation) (the paper), or a
-    controller of log lambda by log(penalty / budget), which finds lambda's scale by itself."""
-    dual_step_size: float = 1.0
-    """eta of the projected step; the paper does not give it."""
-    dual_rate: float = 0.01
-    """The largest relative change of lambda in an update by the controller."""
-    opening: int = 0
-    """Updates in which the budget rises from zero to its size, so that values are learnt before they are climbed."""
-    state_limit: float | None = None
-    """A state that spends more than this many budgets pays more: D^2 / (limit budget) instead of D. Otherwise only
-    the mean over states is constrained, and one state may spend what others save."""
-    order: Literal["joint", "alternating"] = "joint"
-    """One simultaneous step on all modules (the released code), or critic, flow, residual, multiplier in turn, each
-    with the modules before it updated (the paper's Algorithm 1). In both orders the base actions are those of the
-    update's start, which saves a flow solve."""
-    residual_at: Literal["observations", "next_observations"] = "observations"
-    """The states at which the residual map is trained. The critic needs base actions at the next observations anyway,
-    so training there saves the second of two flow solves."""
-    normalize_q: bool = True
-    """Divide Q by its size in the residual's objective."""
+    warmup: int = 0
+    """Updates over which the budget grows from 0 to its full value, so that Q is learned first."""
     q_scale: values.QScale = "magnitude"
-    """The size of Q: its mean magnitude, or its standard deviation over the batch (spread), which a constant added to
-    all rewards does not change."""
-    residual_start: Literal["random", "zero"] = "random"
-    """The residual map at the start: a random one, as published, or exactly zero, so that the policy starts as the
-    behaviour flow."""
-    clip_scope: optim.ClipScope = "module"
-    """grad_clip limits one norm over all modules together (global, the released code) or one for each module."""
+    """What Q is divided by in the residual's objective: its mean magnitude, its standard deviation over the batch
+    (spread), which a constant added to all rewards does not change, or nothing (none)."""
+    zero_init: bool = False
+    """Start the residual map at exactly zero, so that the policy starts as the behaviour flow."""
 
     def __post_init__(self):
         super().__post_init__()
-        backbone.positive(self, "multiplier_init", "dual_step_size", "dual_rate")
-        backbone.not_negative(self, "opening")
-        if self.state_limit is not None and not self.state_limit >= 1:
-            raise ConfigError(f"state_limit must be at least 1, or None for no limit, not {self.state_limit}")
-        if self.order == "alternating" and self.clip_scope == "global" and self.grad_clip is not None:
-            raise ConfigError(
-                "clip_scope 'global' needs all gradients at once, order 'alternating' takes them in turn; "
-                "choose clip_scope 'module' or order 'joint'"
-            )
+        backbone.positive(self, "multiplier_init")
+        backbone.not_negative(self, "warmup")
 
 
 @dataclass(frozen=True)
-class FiDecConfig(ResidualConfig, refined.ConstraintConfig):
+class FiDecConfig(ResidualConfig):
     """FiDec's options; the defaults are the preset `recommended`."""
 
-    calibrate_every: int = 1000
-    """Updates between two choices of t_eps, if it is auto; until the first it is 0.8."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        backbone.at_least_one(self, "calibrate_every")
-        if self.state_limit is not None and isinstance(self.build_constraint(), KL):
-            raise ConfigError(
-                f"state_limit needs a penalty that cannot be negative: single estimates of {self.constraint} can. "
-                "Choose the constraint precision, or leave state_limit out"
-            )
+    constraint: str = "renoised"
+    """The constraint on displacements. Quadratic, with the budget as in the paper: isotropic (DeFlow), local (the
+    paper), renoised, averaged, velocity (the authors' code). In nats: precision (by the behaviour's own width),
+    information (by its scores), stein, path, denoising. Or one that another package adds."""
 
 
-PRESETS = {
-    # Algorithm 1: one score at the clean action, 1/2 delta^T I delta, projected multiplier, modules in turn. The
-    # paper's table scales I by its trace and clips gradients at 5. It gives damping for the closed form only. It does
-    # not give eta and the scope of the clip, which are chosen here. The step of lambda uses the penalty that the
-    # residual step has just computed.
-    "paper": {
-        "constraint": "local",
-        "t_eps": 0.8,
-        "samples": 1,
-        "damping": 0.0,
-        "scale": "half_trace",
-        "dual": "projected",
-        "order": "alternating",
-        "normalize_q": True,
-        "grad_clip": 5.0,
-        "clip_scope": "module",
-    },
-    # The authors' agent with the values of their launch scripts.
-    "released": {
-        "constraint": "velocity",
-        "t_eps": 0.9,
-        "t_width": 0.05,
-        "samples": 8,
-        "damping": 1e-3,
-        "scale": "mean",
-        "dual": "log",
-        "order": "joint",
-        "normalize_q": False,
-        "grad_clip": 5.0,
-        "clip_scope": "global",
-    },
-    # One budget in nats by the behaviour's own width, for all tasks. docs/trust.md says what was measured.
-    "nats": {
-        "constraint": "precision",
-        "budget_nats": 0.2,
-        "proposals": 16,
-        "dual": "controlled",
-        "opening": 3000,
-        "residual_start": "zero",
-        "q_scale": "spread",
-        "discount": 0.99,
-    },
-}
-# The flow first, by its held-out loss; values in the data's own scale, by 5-step returns.
-RUNS = {
-    "nats": {
-        "flow_updates": 20_000,
-        "n_step": 5,
-        "normalize_observations": True,
-        "value_start": "data",
-        "reward_scale": "data",
-    },
-}
+class Nets(NamedTuple):
+    """The static parts of the method."""
+
+    config: ResidualConfig
+    critic: Any
+    behaviour: backbone.FlowPolicy
+    residual: Any
+    constraint: Constraint
+    budget: float
+    chunk_factor: float
+    """Of the penalty, so that the budget is that of a whole chunk."""
 
 
-def _rows_first(known: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Scores (K, rows, d) as (rows, K, d), and back; they are stored with the rows first."""
-    return {name: jnp.swapaxes(each, 0, 1) if name == "scores" else each for name, each in known.items()}
+def make_nets(config: ResidualConfig, spec: Spec) -> Nets:
+    encoder, constraint = backbone.encoder(spec), config.build_constraint()
+    return Nets(
+        config,
+        critic=nn.Critic(config.hidden, ensemble=config.critics, encoder=encoder),
+        behaviour=backbone.FlowPolicy(config.hidden, spec, config.flow_steps),
+        residual=nn.ResidualMap(config.hidden, spec.action_dim, encoder, config.zero_init),
+        constraint=constraint,
+        budget=config.trust_region()[0],
+        chunk_factor=constraint.chunk_factor(spec.chunk),
+    )
 
 
-class Constrained(NamedTuple):
-    """Where the residual map learns: states, base actions, and what the constraint reads of the flow."""
+def known_of_flow(nets: Nets, state: State, batch: Batch, base: BaseActions, key: PRNGKey) -> dict[str, Any]:
+    """What the constraint reads of the flow at the base actions: the stored fields of `Model`, or computed ones."""
+    velocity = nets.behaviour.velocity(state.params["flow"], base.observations)
+    if batch.proposals is None:
+        anchor_key = jax.random.fold_in(key, 2)
+        anchors = nets.constraint.anchors(velocity, base.actions, anchor_key, nets.config.flow_steps)
+        known = {"anchors": jax.lax.stop_gradient(anchors)}
+    else:
+        known = {"anchors": base.actions, **base.kept}
+    if nets.constraint.t_eps == "auto":
+        time_key, time = jax.random.fold_in(key, 1), state.params["t_eps"]
+        known["t_eps"] = constraints.calibrate(time, state.step, velocity, base.data_actions, time_key)
+    return known
 
-    observations: Any
-    base: jax.Array
-    known: dict[str, jax.Array]  # fields of `Model`
-    t_eps: jax.Array | None
-    key: PRNGKey
+
+def critic_loss(nets: Nets, target, batch: Batch, next_base, key: PRNGKey, own, params):
+    """(Q(s, a) - r - gamma m Qbar(s', a_0' + delta(s', a_0')))^2"""
+    displacement = nets.residual.apply(params["residual"], batch.next_observations, next_base)
+    next_actions = jnp.clip(next_base + displacement, -1.0, 1.0)
+    return backbone.policy_critic_loss(nets.critic, own, target, batch, next_actions, nets.config, key)
 
 
-def make(config: FiDecConfig, spec: Spec) -> Algorithm:
-    return make_constrained(config, spec, config.build_constraint(), config.calibrate_every)
+def flow_loss(nets: Nets, batch: Batch, key: PRNGKey, own, params):
+    """Flow matching on the data's actions."""
+    return nets.behaviour.loss(own, batch, key), {}
 
 
-def make_constrained(
-    config: ResidualConfig, spec: Spec, constraint: Constraint, calibrate_every: int = 1
-) -> Algorithm:
-    """The algorithm for one constraint. DeFlow is this with the isotropic one."""
-    encoder = backbone.encoder(spec)
-    critic: Any = nn.Critic(config.hidden, ensemble=config.critics, encoder=encoder)
-    residual: Any = nn.ResidualMap(config.hidden, spec.action_dim, encoder, config.residual_start == "zero")
-    behaviour = backbone.FlowPolicy(config.hidden, spec, config.flow_steps)
-    adam = optax.adam(config.learning_rate)
-    budget, chunk_factor = constraint.limit(config.budget), constraint.chunk_factor(spec.chunk)
-    log_dual, calibrated = config.dual == "log", constraint.t_eps == "auto"
+def residual_loss(nets: Nets, base: BaseActions, known: dict[str, Any], budget, key: PRNGKey, own, params):
+    """lambda D(delta; s, a_0) - Q(s, a_0 + delta) / mean|Q|"""
+    field = partial(nets.residual.apply, own, base.observations)
+    displacement = field(base.actions)
+    actions = jnp.clip(base.actions + displacement, -1.0, 1.0)
+    q = nets.critic.apply(params["critic"], base.observations, actions).mean(axis=0)
+    q_scale = values.value_scale(q, nets.config.q_scale)
+    model = Model.at(nets.behaviour, params["flow"], base.observations, **known)
+    costs = nets.constraint.penalty(Move(field, base.actions, displacement), model, key)
+    penalty = nets.chunk_factor * nets.constraint.mean(costs)
+    weight = MULTIPLIERS[nets.config.multiplier].weight(params["multiplier"], penalty, budget)
+    weight = jax.lax.stop_gradient(weight)
+    metrics = {"q_policy": q.mean(), "penalty": penalty, "multiplier": weight}
+    return weight * penalty - q_scale * q.mean(), metrics | refined.displacement_metrics(base.actions, displacement)
+
+
+def make(config: Any, spec: Spec, *, residual_loss=residual_loss, solve_at: tuple[States, ...] = BOTH) -> Algorithm:
+    """The algorithm. DeFlow is this with the isotropic constraint; a variation may have another residual loss."""
+    nets, adam = make_nets(config, spec), optax.adam(config.learning_rate)
+    multiplier, calibrated = MULTIPLIERS[nets.config.multiplier], nets.constraint.t_eps == "auto"
 
     def init(key: PRNGKey) -> State:
-        networks = {"critic": (critic, "sa"), "flow": (behaviour.network, "sat"), "residual": (residual, "sa")}
-        params, constants = backbone.init_modules(key, networks, spec), {}
+        networks = {"critic": (nets.critic, "sa"), "flow": (nets.behaviour.network, "sat")}
+        params = backbone.init_modules(key, networks | {"residual": (nets.residual, "sa")}, spec)
+        constants = {"t_eps": jnp.asarray(constraints.START_TIME, jnp.float32)} if calibrated else {}
         # A Python float would be weakly typed, and the second call of a jitted update would compile again.
-        multiplier = jnp.asarray(config.multiplier_init, jnp.float32)
-        if log_dual:
-            params["multiplier"] = jnp.log(multiplier)
-        else:
-            constants["multiplier"] = multiplier
-        if calibrated:
-            constants["t_eps"] = jnp.asarray(START_TIME, jnp.float32)
+        stored = multiplier.store(jnp.asarray(config.multiplier_init, jnp.float32))
+        (params if multiplier.descends else constants)["multiplier"] = stored
         return backbone.start(params, adam, targets=("critic",), constants=constants)
 
-    def calibrate(state: State, velocity, actions, key) -> jax.Array:
-        """t_eps by score matching on the data's actions, every `calibrate_every` updates."""
-        due = (state.step > 0) & (state.step % calibrate_every == 0)
-        choose = lambda: fisher.choose_time(velocity, actions, key)[0]  # noqa: E731
-        return jax.lax.cond(due, choose, lambda: state.params["t_eps"])
-
     def update(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
-        noise_key, flow_key, penalty_key = jax.random.split(key, 3)
-        calibrate_key, anchor_key = jax.random.fold_in(penalty_key, 1), jax.random.fold_in(penalty_key, 2)
-        (rows, d), following = batch.actions.shape, config.residual_at == "next_observations"
-        encode = partial(behaviour.encode, state.params["flow"])
-        # Base actions at s', or by one solve at s and s': twice the rows, half the launches.
-        features = encode(batch.next_observations)
-        features = features if following else jnp.concatenate([encode(batch.observations), features])
-        noise = jax.random.normal(noise_key, (len(features), d))
-        base = jax.lax.stop_gradient(behaviour.sample(state.params["flow"], features, noise, encoded=True))
-        base, next_base = base[:rows], base[-rows:]
-        velocity = behaviour.velocity(state.params["flow"], features[:rows], encoded=True)
-        anchors = jax.lax.stop_gradient(constraint.anchors(velocity, base, anchor_key, config.flow_steps))
-        data = batch.next_actions if following else batch.actions
-        t_eps = calibrate(state, velocity, data, calibrate_key) if calibrated else None
-
-        def flow_loss(own, params):
-            return behaviour.loss(own, batch, flow_key), {}
-
-        observations = batch.next_observations if following else batch.observations
-        constrained = Constrained(observations, base, {"anchors": anchors}, t_eps, penalty_key)
-        return descend(state, batch, next_base, constrained, {"flow": flow_loss})
-
-    def update_frozen(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
-        """The residual map learns at the next states, whose base actions are known."""
-        pick_key, calibrate_key, penalty_key = jax.random.split(key, 3)
-        known = _rows_first(frozen.pick(batch.proposals, pick_key))
-        base, t_eps = known.pop("actions"), None
-        if calibrated:
-            velocity = behaviour.velocity(state.params["flow"], batch.next_observations)
-            t_eps = calibrate(state, velocity, batch.next_actions, calibrate_key)
-        known = {"anchors": base, **known}
-        return descend(state, batch, base, Constrained(batch.next_observations, base, known, t_eps, penalty_key), {})
-
-    def propose(state: State, observations, key):
-        """Base actions, and what the constraint can compute from them before the displacement is known."""
-
-        def prepared(observations, noise, base):
-            model = behaviour_at(state.params, observations, {"anchors": base}, None)
-            known = constraint.prepare(model, base, jax.random.fold_in(key, 1), config.flow_steps)
-            return _rows_first(known)
-
-        flow, states = state.params["flow"], constraint.prepare_states
-        return frozen.propose(behaviour, flow, observations, key, config.proposals, prepared, states)
-
-    def descend(state: State, batch: Batch, next_base, at: Constrained, others) -> tuple[State, Metrics]:
-        """One update of critic, residual map and multiplier, and of the modules whose losses are in `others`."""
-        limit = budget * jnp.minimum(1.0, (state.step + 1) / config.opening) if config.opening else budget
-
-        def critic_loss(own, params):
-            next_displacement = residual.apply(params["residual"], batch.next_observations, next_base)
-            next_actions = jnp.clip(next_base + next_displacement, -1.0, 1.0)
-            return backbone.policy_critic_loss(
-                critic, own, state.target["critic"], batch, next_actions, config, at.key
-            )
-
-        def residual_loss(own, params):
-            field = partial(residual.apply, own, at.observations)
-            displacement = field(at.base)
-            actions = jnp.clip(at.base + displacement, -1.0, 1.0)
-            q = critic.apply(params["critic"], at.observations, actions).mean(axis=0)
-            q_scale = values.value_scale(q, config.q_scale) if config.normalize_q else 1.0
-            model = behaviour_at(params, at.observations, at.known, at.t_eps)
-            costs = constraint.penalty(Move(field, at.base, displacement), model, at.key)
-            penalty = constrained = chunk_factor * constraint.mean(costs)
-            if config.state_limit is not None:
-                constrained = dual.limited(chunk_factor * costs, config.state_limit * limit).mean()
-            multiplier = jnp.exp(params["multiplier"]) if log_dual else params["multiplier"]
-            if config.dual == "controlled":
-                multiplier, _ = dual.controlled(multiplier, dual.log_ratio(constrained, limit), config.dual_rate)
-            multiplier = jax.lax.stop_gradient(multiplier)
-            metrics = {"q_policy": q.mean(), "penalty": penalty, "multiplier": multiplier, "constrained": constrained}
-            metrics |= refined.displacement_metrics(at.base, displacement)
-            return multiplier * constrained - q_scale * q.mean(), metrics
+        base_key, flow_key, penalty_key = jax.random.split(key, 3)
+        base = base_actions(nets.behaviour, state.params["flow"], batch, (base_key, base_key), solve_at)
+        known = known_of_flow(nets, state, batch, base, penalty_key)
+        opened = jnp.minimum(1.0, (state.step + 1) / config.warmup) if config.warmup else 1.0
+        budget = nets.budget * opened
+        target, next_base = state.target["critic"], base.next_actions
+        losses = {
+            "critic": partial(critic_loss, nets, target, batch, next_base, penalty_key),
+            "flow": partial(flow_loss, nets, batch, flow_key),
+            "residual": partial(residual_loss, nets, base, known, budget, penalty_key),
+        }
+        if batch.proposals is not None:  # of a frozen flow
+            del losses["flow"]
 
         def transform(grads, metrics):
             """Add the multiplier's gradient after the residual's, and clip."""
-            if log_dual and "penalty" in metrics:
-                grads = {**grads, "multiplier": dual.log_gradient(metrics["constrained"] - limit)}
+            if multiplier.descends and "penalty" in metrics:
+                grads["multiplier"] = multiplier.move(state.params["multiplier"], metrics["penalty"], budget)
                 metrics["grad_norm/multiplier"] = optax.tree.norm(grads["multiplier"])
             return optim.clip_gradients(grads, config.grad_clip, config.clip_scope)
 
-        losses = {"critic": critic_loss, **others, "residual": residual_loss}
-        turns = [losses] if config.order == "joint" else [{name: loss} for name, loss in losses.items()]
         after, metrics = state, {}
-        for turn in turns:
+        for turn in config.turns(losses):
             after, logged = backbone.gradient_step(after, turn, adam, backbone.frozen_modules(config), transform)
             metrics |= logged
-        constants = {}
-        multiplier, constrained = state.params["multiplier"], metrics.pop("constrained")
-        if config.dual == "projected":
-            constants["multiplier"] = dual.projected_step(multiplier, constrained - limit, config.dual_step_size)
-        elif config.dual == "controlled":
-            error = dual.log_ratio(constrained, limit)
-            _, constants["multiplier"] = dual.controlled(multiplier, error, config.dual_rate)
-        if calibrated:
-            constants["t_eps"] = metrics["t_eps"] = at.t_eps
+        constants = {"t_eps": known["t_eps"]} if calibrated else {}
+        metrics |= constants
+        if not multiplier.descends:
+            constants["multiplier"] = multiplier.move(state.params["multiplier"], metrics["penalty"], budget)
         metrics["loss"] = sum((metrics[f"{name}_loss"] for name in losses), jnp.zeros(()))
         after = after._replace(params={**after.params, **constants})
         return backbone.advance(state, after, config.target_rate), metrics
 
-    def behaviour_at(params, observations, known, t_eps) -> Model:
-        velocity = behaviour.velocity(params["flow"], observations)
-        return Model(velocity, partial(behaviour.sample, params["flow"], observations), t_eps=t_eps, **known)
+    def draw(state: State, observations, key: PRNGKey) -> dict[str, Any]:
+        """Proposals of the flow, and what the constraint can compute from them before the displacement is known."""
+        flow = state.params["flow"]
 
-    def displacement(params, observations, base, key):
-        return residual.apply(params["residual"], observations, base)
+        def prepared(observations, noise, base):
+            model = Model.at(nets.behaviour, flow, observations, anchors=base)
+            return nets.constraint.prepare(model, base, jax.random.fold_in(key, 1), config.flow_steps)
+
+        states = nets.constraint.prepare_states
+        return propose(nets.behaviour, flow, observations, key, config.proposals, prepared, states)
 
     def transport(state: State, observations) -> Transport:
-        field = partial(residual.apply, state.params["residual"], observations)
-        model = partial(behaviour_at, state.params, observations, t_eps=state.params.get("t_eps"))
-        at = lambda base: model({"anchors": base})  # noqa: E731
+        flow, field = state.params["flow"], partial(nets.residual.apply, state.params["residual"], observations)
+        known = {"t_eps": state.params["t_eps"]} if calibrated else {}
 
-        def cost(base, key):
-            return chunk_factor * constraint.penalty(Move(field, base, field(base)), at(base), key)
+        def penalty(base, key):
+            model = Model.at(nets.behaviour, flow, observations, anchors=base, **known)
+            return nets.chunk_factor * nets.constraint.penalty(Move(field, base, field(base)), model, key)
 
-        return Transport(at(None).velocity, at(None).sample, field, cost, budget, constraint.unit)
+        model = Model.at(nets.behaviour, flow, observations, anchors=None)
+        return Transport(model.velocity, model.sample, field, penalty, nets.budget, nets.constraint.unit)
 
-    act_with_base = refined.act_by(critic, behaviour, spec, displacement)
+    def displacement(params, observations, base, key):
+        return nets.residual.apply(params["residual"], observations, base)
+
+    act_with_base = refined.act_by(nets.critic, nets.behaviour, spec, displacement)
     policy = lambda state: state._replace(target=None, optimiser=None)  # noqa: E731
-    return with_base(init, update, act_with_base, policy, transport, Frozen(update_frozen, propose))
+    return with_base(init, update, act_with_base, policy, transport, draw)
 
 
 LOGS = {
@@ -345,8 +230,8 @@ METHOD = Method(
     summary="flow policy refined by a residual map inside a Fisher trust region",
     config=FiDecConfig,
     make=make,
-    presets=PRESETS,
-    runs=RUNS,
+    presets={"paper": presets.PAPER, "released": presets.RELEASED, "nats": presets.NATS},
+    runs={"nats": presets.NATS_RUN},
     logs={**LOGS, "t_eps": "the time at which the score is evaluated, if it is calibrated"},
     parts={"constraint": CONSTRAINTS},
 )

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import optax
 
 from fidec import nn
-from fidec.algos.common import backbone, frozen, refined
-from fidec.algos.common.base import Algorithm, Frozen, Method, State, Transport, with_base
+from fidec.algos.common import backbone, base_actions, refined
+from fidec.algos.common.base import Algorithm, Method, State, Transport, with_base
 from fidec.algos.constraints import CONSTRAINTS, Model, Quadratic
 from fidec.algos.constraints.isotropic import Isotropic
 from fidec.errors import ConfigError
@@ -27,9 +27,11 @@ from fidec.types import Batch, Metrics, PRNGKey, Spec
 
 
 @dataclass(frozen=True)
-class ClosedFormConfig(refined.ConstraintConfig):
+class ClosedFormConfig(refined.RefinedConfig):
     """The closed form's options."""
 
+    constraint: str = "renoised"
+    """The quadratic constraint on displacements: isotropic, local, renoised, averaged or velocity."""
     refine_steps: int = 1
     """Number of steps, each 1 / refine_steps as long."""
 
@@ -39,9 +41,9 @@ class ClosedFormConfig(refined.ConstraintConfig):
         constraint = self.build_constraint()
         if not isinstance(constraint, Quadratic):
             raise ConfigError(f"the closed form needs a quadratic constraint, not {self.constraint}; choose renoised")
-        if self.t_eps == "auto":
+        if constraint.t_eps == "auto":
             raise ConfigError("the closed form cannot choose t_eps; give it a number between 0 and 1")
-        if self.damping == 0 and not isinstance(constraint, Isotropic):
+        if constraint.damping == 0 and not isinstance(constraint, Isotropic):
             raise ConfigError("the closed form inverts F, so damping must be positive")
 
 
@@ -64,15 +66,13 @@ def make(config: ClosedFormConfig, spec: Spec) -> Algorithm:
     behaviour = backbone.FlowPolicy(config.hidden, spec, config.flow_steps)
     constraint: Quadratic = config.build_constraint()
     chunk_factor = constraint.chunk_factor(spec.chunk)
-    limit = constraint.limit(config.budget)
+    limit = config.trust_region()[0]
     budget = limit / chunk_factor  # of `Quadratic.form`
     clipping = () if config.grad_clip is None else (optax.clip_by_global_norm(config.grad_clip),)
     adam = optax.chain(*clipping, optax.adam(config.learning_rate))
 
     def scores_of(params, observations, actions, key):
-        velocity = behaviour.velocity(params["flow"], observations)
-        model = Model(velocity, partial(behaviour.sample, params["flow"], observations), actions)
-        return constraint.scores(actions, model, key)
+        return constraint.scores(actions, Model.at(behaviour, params["flow"], observations, anchors=actions), key)
 
     def displace(params, observations, base, key):
         total_q = lambda a: critic.apply(params["critic"], observations, a).mean(axis=0).sum()  # noqa: E731
@@ -84,32 +84,27 @@ def make(config: ClosedFormConfig, spec: Spec) -> Algorithm:
         return backbone.start(backbone.init_modules(key, networks, spec), adam, targets=("critic",))
 
     def update(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
-        noise_key, flow_key, score_key = jax.random.split(key, 3)
-        noise = jax.random.normal(noise_key, batch.actions.shape)
-        next_base = behaviour.sample(state.params["flow"], batch.next_observations, noise)
+        base_key, flow_key, score_key = jax.random.split(key, 3)
+        flow, stored = state.params["flow"], batch.proposals is not None
+        score_key = flow_key if stored else score_key  # stored proposals have no loss of the flow
+        base = base_actions.base_actions(behaviour, flow, batch, (base_key, base_key), at=("next_observations",))
+        displacement = displace(state.params, batch.next_observations, base.actions, score_key)
+        next_actions = jax.lax.stop_gradient(jnp.clip(base.actions + displacement, -1.0, 1.0))
+        target = state.target["critic"]
+
+        def critic_loss(own, params):
+            return backbone.policy_critic_loss(critic, own, target, batch, next_actions, config, score_key)
 
         def flow_loss(own, params):
             return behaviour.loss(own, batch, flow_key), {}
 
-        return descend(state, batch, next_base, score_key, {"flow": flow_loss})
-
-    def update_frozen(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
-        pick_key, score_key = jax.random.split(key)
-        return descend(state, batch, frozen.pick(batch.proposals, pick_key)["actions"], score_key, {})
+        losses = {"critic": critic_loss} if stored else {"critic": critic_loss, "flow": flow_loss}
+        kept = backbone.frozen_modules(config)
+        state, metrics = backbone.descend(state, losses, adam, config.target_rate, kept)
+        return state, metrics | refined.displacement_metrics(base.actions, displacement)
 
     def propose(state: State, observations, key):
-        return frozen.propose(behaviour, state.params["flow"], observations, key, config.proposals)
-
-    def descend(state: State, batch: Batch, next_base, key: PRNGKey, others) -> tuple[State, Metrics]:
-        displacement = displace(state.params, batch.next_observations, next_base, key)
-        next_actions = jax.lax.stop_gradient(jnp.clip(next_base + displacement, -1.0, 1.0))
-
-        def critic_loss(own, params):
-            return backbone.policy_critic_loss(critic, own, state.target["critic"], batch, next_actions, config, key)
-
-        kept = backbone.frozen_modules(config)
-        state, metrics = backbone.descend(state, {"critic": critic_loss, **others}, adam, config.target_rate, kept)
-        return state, metrics | refined.displacement_metrics(next_base, displacement)
+        return base_actions.propose(behaviour, state.params["flow"], observations, key, config.proposals)
 
     def displacement(params, observations, base, key):
         def repeat(part, values):
@@ -133,7 +128,7 @@ def make(config: ClosedFormConfig, spec: Spec) -> Algorithm:
 
     act_with_base = refined.act_by(critic, behaviour, spec, displacement)
     policy = lambda state: backbone.keep_params(state, "critic", "flow")  # noqa: E731
-    return with_base(init, update, act_with_base, policy, transport, Frozen(update_frozen, propose))
+    return with_base(init, update, act_with_base, policy, transport, propose)
 
 
 METHOD = Method(

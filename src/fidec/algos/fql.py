@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import optax
 
 from fidec import nn
-from fidec.algos.common import backbone, frozen
-from fidec.algos.common.base import Algorithm, Frozen, Method, State, with_base
+from fidec.algos.common import backbone, base_actions
+from fidec.algos.common.base import Algorithm, Method, State, with_base
 from fidec.ops import values
 from fidec.types import Batch, Metrics, PRNGKey, Spec
 
@@ -52,17 +52,17 @@ def make(config: FQLConfig, spec: Spec) -> Algorithm:
 
     def update(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
         next_key, flow_key, noise_key = jax.random.split(key, 3)
-        noise = jax.random.normal(noise_key, batch.actions.shape)
+        taught = base_actions.base_actions(
+            teacher, state.params["flow"], batch, (noise_key, flow_key), at=("observations",)
+        )
 
         def flow_loss(own, params):
             return teacher.loss(own, batch, flow_key), {}
 
-        def taught(params):
-            return teacher.sample(params["flow"], batch.observations, noise)
-
-        critic_loss = critic_loss_of(state, batch, next_key)
-        policy_loss = policy_loss_of(batch.observations, noise, taught)
-        losses = {"critic": critic_loss, "flow": flow_loss, "policy": policy_loss}
+        losses = {"critic": critic_loss_of(state, batch, next_key)}
+        if batch.proposals is None:
+            losses["flow"] = flow_loss
+        losses["policy"] = policy_loss_of(taught)
         return backbone.descend(state, losses, adam, config.target_rate, frozen=backbone.frozen_modules(config))
 
     def critic_loss_of(state: State, batch: Batch, key: PRNGKey):
@@ -73,13 +73,13 @@ def make(config: FQLConfig, spec: Spec) -> Algorithm:
 
         return critic_loss
 
-    def policy_loss_of(observations, noise, taught):
-        """The loss of the student; `taught(params)` are the teacher's actions for this noise."""
+    def policy_loss_of(taught: base_actions.BaseActions):
+        """The loss of the student, for the teacher's actions and their noise."""
 
         def policy_loss(own, params):
-            actions = student.apply(own, observations, noise)
-            distillation = jnp.mean((actions - taught(params)) ** 2)
-            q = critic.apply(params["critic"], observations, jnp.clip(actions, -1.0, 1.0)).mean(axis=0)
+            actions = student.apply(own, taught.observations, taught.kept["noise"])
+            distillation = jnp.mean((actions - taught.actions) ** 2)
+            q = critic.apply(params["critic"], taught.observations, jnp.clip(actions, -1.0, 1.0)).mean(axis=0)
             scale = values.value_scale(q) if config.normalize_q else 1.0
             loss = config.alpha * distillation - scale * q.mean()
             return loss, {"distillation": distillation, "q_policy": q.mean()}
@@ -89,24 +89,14 @@ def make(config: FQLConfig, spec: Spec) -> Algorithm:
     def propose(state: State, observations, key):
         """The teacher's actions, with their noise."""
         with_noise = lambda observations, noise, actions: {"noise": noise}  # noqa: E731
-        return frozen.propose(teacher, state.params["flow"], observations, key, config.proposals, with_noise)
-
-    def update_frozen(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
-        """The student learns at the next states, where the teacher's actions are known."""
-        next_key, pick_key = jax.random.split(key)
-        teaching = frozen.pick(batch.proposals, pick_key)
-        losses = {
-            "critic": critic_loss_of(state, batch, next_key),
-            "policy": policy_loss_of(batch.next_observations, teaching["noise"], lambda params: teaching["actions"]),
-        }
-        return backbone.descend(state, losses, adam, config.target_rate)
+        return base_actions.propose(teacher, state.params["flow"], observations, key, config.proposals, with_noise)
 
     def value(params, observations, actions):
         return critic.apply(params["critic"], observations, actions).mean(axis=0)
 
     act_with_base = backbone.student_act(student, teacher, spec, value)
     policy = lambda state: backbone.keep_params(state, "critic", "flow", "policy")  # noqa: E731
-    return with_base(init, update, act_with_base, policy, frozen=Frozen(update_frozen, propose))
+    return with_base(init, update, act_with_base, policy, propose=propose)
 
 
 METHOD = Method(

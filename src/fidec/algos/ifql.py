@@ -14,8 +14,8 @@ from typing import Any
 import optax
 
 from fidec import nn
-from fidec.algos.common import backbone
-from fidec.algos.common.base import Algorithm, Frozen, Method, State, with_base
+from fidec.algos.common import backbone, base_actions
+from fidec.algos.common.base import Algorithm, Method, State, with_base
 from fidec.algos.iql import ExpectileConfig, value_losses
 from fidec.ops import policies
 from fidec.types import Batch, Metrics, PRNGKey, Spec
@@ -52,7 +52,9 @@ def make(config: IFQLConfig, spec: Spec) -> Algorithm:
         def flow_loss(own, params):
             return behaviour.loss(own, batch, key), {}
 
-        losses = value_losses(config, critic, value, state.target["critic"], batch, key) | {"flow": flow_loss}
+        losses = value_losses(config, critic, value, state.target["critic"], batch, key)
+        if batch.proposals is None:
+            losses |= {"flow": flow_loss}
         return backbone.descend(state, losses, adam, config.target_rate, frozen=backbone.frozen_modules(config))
 
     def act_with_base(state: State, observations, key, candidates: int = config.samples, noise=1.0):
@@ -61,12 +63,8 @@ def make(config: IFQLConfig, spec: Spec) -> Algorithm:
         q = critic.apply(state.params["critic"], observations, drawn).min(axis=0)
         return policies.best_of(drawn, q), drawn[0]  # the first one is a sample of the behaviour
 
-    def update_frozen(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
-        losses = value_losses(config, critic, value, state.target["critic"], batch, key)
-        return backbone.descend(state, losses, adam, config.target_rate)
-
     policy = lambda state: backbone.keep_params(state, "critic", "flow")  # noqa: E731
-    return with_base(init, update, act_with_base, policy, frozen=Frozen(update_frozen))
+    return with_base(init, update, act_with_base, policy, propose=base_actions.nothing)
 
 
 METHOD = Method(

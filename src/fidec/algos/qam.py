@@ -28,8 +28,8 @@ import jax.numpy as jnp
 import optax
 
 from fidec import nn, optim
-from fidec.algos.common import backbone
-from fidec.algos.common.base import Algorithm, Frozen, Method, State, with_base
+from fidec.algos.common import backbone, base_actions
+from fidec.algos.common.base import Algorithm, Method, State, with_base
 from fidec.errors import ConfigError
 from fidec.ops import adjoint, policies
 from fidec.types import Batch, Metrics, Params, PRNGKey, Spec
@@ -177,16 +177,14 @@ def make(config: QAMConfig, spec: Spec) -> Algorithm:
         return backbone.advance(state, after, config.target_rate), metrics
 
     def update(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
+        if batch.proposals is not None:  # a frozen flow needs no moving average
+            return descend(state, losses_of(state, state.params["flow"], batch, key))
         flow_key, key = jax.random.split(key)
 
         def flow_loss(own, params):
             return field.loss(own, batch, flow_key), {}
 
         return descend(state, {"flow": flow_loss} | losses_of(state, state.target["flow"], batch, key))
-
-    def update_frozen(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
-        """A frozen flow needs no moving average."""
-        return descend(state, losses_of(state, state.params["flow"], batch, key))
 
     def act_with_base(state: State, observations, key, candidates: int = 1, noise=1.0):
         start_key, edit_key = jax.random.split(key)
@@ -199,7 +197,7 @@ def make(config: QAMConfig, spec: Spec) -> Algorithm:
         return policies.best_of(actions, q), policies.best_of(base, q)
 
     policy = lambda state: backbone.keep_params(state, "critic", "flow", "policy", *on_top)  # noqa: E731
-    return with_base(init, update, act_with_base, policy, frozen=Frozen(update_frozen))
+    return with_base(init, update, act_with_base, policy, propose=base_actions.nothing)
 
 
 METHOD = Method(

@@ -17,10 +17,10 @@ def end_of_training(directory: Path) -> str | None:
     rows = [row for row in run.read_jsonl("train") if {"training/penalty", "training/multiplier"} <= row.keys()]
     if not rows or not hasattr(config.options, "trust_region"):
         return None
-    # While the budget opens, the penalty is below it on purpose.
-    rows = [row for row in rows if row["step"] > getattr(config.options, "opening", 0)] or rows[-1:]
+    # While the budget grows, the penalty is below it on purpose.
+    rows = [row for row in rows if row["step"] > getattr(config.options, "warmup", 0)] or rows[-1:]
     penalties, multipliers = ([row[f"training/{name}"] for row in rows] for name in ("penalty", "multiplier"))
-    controlled = getattr(config.options, "dual", None) == "controlled"
+    controlled = getattr(config.options, "multiplier", None) == "controlled"
     how = {"playable": config.env_name is not None, "controlled": controlled}
     text = describe(penalties, multipliers, *config.options.trust_region(), **how)
     return text.replace("RUN", str(directory))

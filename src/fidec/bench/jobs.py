@@ -15,7 +15,7 @@ from fidec.errors import ConfigError, naming
 from fidec.register import unknown
 from fidec.store.schema import check
 from fidec.train.config import RunConfig
-from fidec.train.flow_first import frozen_of
+from fidec.train.flow_first import check_takes_flow
 from fidec.train.protocol import resolve_options
 from fidec.train.resolve import resolve, seed_name
 from fidec.types import Spec
@@ -193,7 +193,7 @@ def _check_run(job: Job) -> None:
     config = job.config()
     _ = config.window
     if config.has_flow:
-        frozen_of(algos.get(config.algo).build(job.options(), Spec((1,), 1)), config.algo)
+        check_takes_flow(algos.get(config.algo).build(job.options(), Spec((1,), 1)), config.algo)
 
 
 def _known(variant: Variant, *options: Mapping[str, Any]) -> set[str]:

@@ -45,18 +45,16 @@ def read(config: RunConfig, given: Sequence[str]) -> RunConfig:
     return config
 
 
-def budget_option(options: Any, algo: str) -> str:
-    """The option that a budget sets: `budget_nats` if the chosen constraint measures nats, else `budget`."""
-    if not hasattr(options, "trust_region"):
-        raise ConfigError(f"{algo} has no budget: `fidec tune` is for fidec, deflow and fidec_closed_form")
-    return "budget_nats" if options.trust_region()[1] == "nats" else "budget"
-
-
 def default_budgets(options: Any, algo: str) -> tuple[float, ...]:
     """Budgets in nats, or multiples of the method's own if the unit is that of the penalty."""
-    if budget_option(options, algo) == "budget_nats":
-        return NATS
-    return tuple(float(f"{factor * options.budget:g}") for factor in FACTORS)
+    check_has_budget(options, algo)
+    budget, unit = options.trust_region()
+    return NATS if unit == "nats" else tuple(float(f"{factor * budget:g}") for factor in FACTORS)
+
+
+def check_has_budget(options: Any, algo: str) -> None:
+    if not hasattr(options, "trust_region"):
+        raise ConfigError(f"{algo} has no budget: `fidec tune` is for fidec, deflow and fidec_closed_form")
 
 
 def candidates(budgets: Sequence[float], noises: Sequence[float], strengths: Sequence[float]) -> int:
@@ -66,15 +64,15 @@ def candidates(budgets: Sequence[float], noises: Sequence[float], strengths: Seq
 
 def budget_jobs(config: RunConfig, budgets: Sequence[float], out: Path) -> list[SweepJob]:
     """A job for each budget. All are checked: options, environment, and whether there is data."""
-    name = budget_option(config.options, config.algo)
+    check_has_budget(config.options, config.algo)
     if not budgets or len(set(budgets)) < len(budgets):
         raise ConfigError(f"--budgets {' '.join(f'{value:g}' for value in budgets)}: expected different numbers")
     flow = config.flow or (out / "flow" / seed_name(config.seed)).absolute()
     jobs = []
     for budget in budgets:
-        options = replace(config.options, **{name: budget})
+        options = replace(config.options, budget=budget)
         own = replace(config, options=options, flow=flow, flow_updates=0, validation=None)
-        place, label = out / f"budget-{budget:g}", f"{name}={budget:g}"
+        place, label = out / f"budget-{budget:g}", f"budget={budget:g}"
         variant = Variant(config.algo, config.preset, suffix=label)
         jobs.append(make_job(own, ("--config", str(place / OPTIONS)), variant, place / seed_name(config.seed)))
     jobs[0].check_environment()

@@ -56,14 +56,17 @@ def describe(name: str) -> dict[str, Any]:
     """All that is known of a method, as plain values."""
     method = algos.get(name)
     module, *bases = _modules(method)
+    configs, known = {preset: method.configure(preset) for preset in _presets(method)}, {}
+    for config in configs.values():  # their constraints may have other options
+        known |= meanings(type(config), *method.parts_of(vars(config)).values())
     return {
         "name": name,
         "summary": method.summary,
         "docstring": _docstring(module),
         # The nearest one only: it says itself what it takes from others.
         "builds_on": {base: _docstring(base) for base in bases[:1] if _docstring(base)},
-        "options": {preset: dataclasses.asdict(method.configure(preset)) for preset in _presets(method)},
-        "meanings": meanings(method.config),
+        "options": {preset: dataclasses.asdict(config) for preset, config in configs.items()},
+        "meanings": known,
         "logs": dict(method.logs),
         "common_logs": COMMON_LOGS,
         "runs": {preset: dict(fields) for preset, fields in method.runs.items()},
@@ -73,10 +76,13 @@ def describe(name: str) -> dict[str, Any]:
     }
 
 
-def meanings(config: type) -> dict[str, str]:
-    """The docstring under each field of a dataclass, "" where there is none; a class speaks before its bases."""
+def meanings(config: type, *parts: type) -> dict[str, str]:
+    """The docstring under each field of a dataclass, "" where there is none; a class speaks before its bases.
+
+    `parts` are classes whose fields it also has.
+    """
     found: dict[str, str] = {}
-    for cls in reversed(config.__mro__):
+    for cls in (each for kind in (*parts, config) for each in reversed(kind.__mro__)):
         found |= _docstrings_under_fields(cls)
     return {field.name: found.get(field.name, "") for field in dataclasses.fields(config)}
 
@@ -117,7 +123,7 @@ def _print(found: dict[str, Any], width: int) -> None:
         _print_prose(text, width)
     options = found["options"]
     rows = [
-        (option, *(_cell(options[preset][option]) for preset in options), meaning)
+        (option, *(_cell(fields.get(option, "-")) for fields in options.values()), meaning)
         for option, meaning in found["meanings"].items()
     ]
     print()

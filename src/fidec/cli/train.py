@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import tyro
 
 from fidec import algos, tasks
+from fidec.cli.algos import meanings
 from fidec.cli.options import options_of
 from fidec.cli.output import import_from_here, interval, parse, print_json
 from fidec.errors import ConfigError, naming
@@ -23,7 +24,7 @@ from fidec.register import unknown
 from fidec.tasks import describe
 from fidec.train.config import OnlineConfig, RunConfig
 from fidec.train.configfile import REPLACED, ConfigFile
-from fidec.train.protocol import protocol_values, published_options
+from fidec.train.protocol import parts_of, protocol_values, published_options
 from fidec.train.resolve import resolve
 
 
@@ -138,7 +139,7 @@ def read_args(argv: list[str], program: str) -> tuple[RunConfig, TrainArgs]:
     # Without offline steps of RLPD's protocol the online ones must be there already for the defaults to be valid.
     first = {**protocol_values(task, algo, setting), "online_steps": int(setting == "online")}
     with naming(file) if file else nullcontext():
-        default = _with_options(options)(**{**first, **given.values})
+        default = _with_options(options, algos.get(algo))(**{**first, **given.values})
     explain = partial(_of_other_methods, algos.get(algo), named)
     args = parse(type(default), argv, program, default=default, explain=explain)
     if args.env_name is None and args.eval_interval:
@@ -172,8 +173,12 @@ def _check_not_given(argv: list[str], *names: str) -> None:
             )
 
 
-def _with_options(options: Any) -> Any:
+def _with_options(options: Any, method: algos.Method) -> Any:
     """The arguments with the chosen method's own options as --algo.*."""
+    parts = method.parts_of(vars(options)).values()
+    if parts:  # tyro reads what options mean from the source of a class, which this one does not have
+        lines = [f"    {name}: {meaning}" for name, meaning in meanings(type(options), *parts).items()]
+        type(options).__doc__ = "\n".join([f"{method.config.__doc__}\n\nAttributes:", *lines])
     # Help shows the values of a switch here, because its default depends on the preset.
     annotation = Annotated[type(options), tyro.conf.arg(name="algo"), tyro.conf.FlagConversionOff]
     field = ("options", annotation, dataclasses.field(default=options))
@@ -207,7 +212,8 @@ def _picked(config: RunConfig) -> list[str]:
         (_lengths(config), _lengths(protocol), protocol.name),
         (_evaluation(config), _evaluation(protocol), protocol.name),
     ]
-    for name, setting in published_options(config.algo, config.preset, config.task, config.setting).items():
+    published = published_options(config.algo, config.preset, config.task, config.setting, **parts_of(config))
+    for name, setting in published.items():
         choices.append((f"{name} {getattr(config.options, name)}", f"{name} {setting.value}", setting.source))
     rows: dict[str, list[str]] = {}
     for own, published, source in choices:

@@ -23,8 +23,8 @@ class TuneArgs:
     out: Path
     """Directory of the runs."""
     budgets: tuple[float, ...] = ()
-    """Sizes of the trust region: --algo.budget-nats if the constraint measures nats, else --algo.budget. By default
-    0.05 0.1 0.2 0.4 nats, or 0.1, 1, 10 and 100 times the method's --algo.budget."""
+    """Sizes of the trust region, --algo.budget, in the unit of the constraint. By default 0.05 0.1 0.2 0.4 nats, or
+    0.1, 1, 10 and 100 times the method's own."""
     episodes: int = 60
     """Episodes of the choice, in all."""
     noises: tuple[float, ...] = (0.0, 1.0)

@@ -30,7 +30,6 @@ STYLES = {
     "information": ("information", plots.SKY, "H"),
     "renoised": ("renoised", plots.BLUE, "P"),
     "precision": ("precision", plots.TEAL, ">"),
-    "precision_full": ("precision, full", plots.TEAL, "8"),
     "stein": ("stein", plots.GREEN, "h"),
     "path": ("path, uncentred", plots.BLACK, "o"),
     "path_centred": ("path, centred", plots.VIOLET, "<"),

@@ -22,7 +22,7 @@ from fidec.algos.constraints import Constraint, Model, Move
 from fidec.algos.constraints.renoised import Renoised
 from fidec.algos.fidec_closed_form import walk
 from fidec.geometry.landscapes import Landscape
-from fidec.ops import dual, fisher, flow, jacobian, values
+from fidec.ops import fisher, flow, jacobian, values
 from fidec.types import Params, PRNGKey
 
 MEASURE_KEY = 2**31 - 1  # all maps are measured at the same samples
@@ -176,7 +176,7 @@ def train_maps(
 
         grads, cost = jax.grad(loss, has_aux=True)(params)
         updates, first = adam.update(grads, optimisers[0])
-        change, second = ascent.update(dual.log_gradient(cost - budget), optimisers[1])
+        change, second = ascent.update(-(cost - budget), optimisers[1])
         mean_cost = 0.99 * mean_cost + 0.01 * cost
         return optax.apply_updates(params, updates), log_multiplier + change, (first, second), mean_cost
 

@@ -46,7 +46,6 @@ CONSTRAINTS: dict[str, Constraint] = {
     "information": Information(t_eps="auto"),
     "renoised": Renoised(t_eps="auto"),
     "precision": Precision(),
-    "precision_full": Precision(covariance="full", shrinkage=0.1),
     "stein": Stein(t_eps="auto"),
     "path": UncentredPath(t_eps="auto"),
     "path_centred": Path(t_eps="auto"),

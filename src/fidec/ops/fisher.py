@@ -27,8 +27,6 @@ from fidec.types import PRNGKey
 Scale = Literal["mean", "half_trace", "half"]
 Actions = Float[Array, "b d"]
 Scores = Float[Array, "k b d"]
-Precision = Float[Array, "b d"] | Float[Array, "b d d"]  # diagonal, or whole matrices
-Covariance = Literal["diagonal", "full"]
 Time = float | Array
 ScoreFunction = Callable[[Array, PRNGKey], Array]
 
@@ -124,32 +122,22 @@ def natural_direction(value_gradient: Actions, scores: Scores | None, *, damping
     return jnp.linalg.solve(form, value_gradient[..., None])[..., 0]
 
 
-def precision(
-    samples: Float[Array, "b m d"], *, floor: float, covariance: Covariance = "diagonal", shrinkage: float = 0.5
-) -> Precision:
-    """The inverse covariance of m samples of each state. No width is below `floor`.
+def precision(samples: Float[Array, "b m d"], *, floor: float) -> Float[Array, "b d"]:
+    """The inverse variance of m samples of each state, by action dimension. No width is below `floor`.
 
-    The diagonal is unbiased for a Gaussian: of m samples, 1 / s^2 is (m - 1) / (m - 3) times too large on average.
-    The whole matrix is shrunk towards its diagonal, (1 - w) S + w diag(S), because m may be less than d.
+    It is unbiased for a Gaussian: of m samples, 1 / s^2 is (m - 1) / (m - 3) times too large on average.
     """
-    m, d = samples.shape[-2:]
+    m = samples.shape[-2]
     if m < 4:
         raise ValueError(f"a width needs at least 4 samples of a state, not {m}")
     correction = (m - 3) / (m - 1)
-    if covariance == "diagonal":
-        variance = jnp.var(samples, axis=-2, ddof=1) / correction
-        return 1.0 / jnp.maximum(variance, floor**2)
-    centred = samples - samples.mean(axis=-2, keepdims=True)
-    whole = jnp.einsum("...mi,...mj->...ij", centred, centred) / (m - 1) / correction
-    eye = jnp.eye(d)
-    return jnp.linalg.inv((1 - shrinkage) * whole + shrinkage * whole * eye + floor**2 * eye)
+    variance = jnp.var(samples, axis=-2, ddof=1) / correction
+    return 1.0 / jnp.maximum(variance, floor**2)
 
 
-def shift_cost(displacement: Actions, precision: Precision) -> Float[Array, " b"]:
-    """1/2 delta^T P delta: the KL in nats between a Gaussian of precision P and the same moved by delta."""
-    if precision.ndim == displacement.ndim:
-        return 0.5 * jnp.sum(precision * displacement**2, axis=-1)
-    return 0.5 * jnp.einsum("...i,...ij,...j->...", displacement, precision, displacement)
+def shift_cost(displacement: Actions, precision: Float[Array, "b d"]) -> Float[Array, " b"]:
+    """1/2 delta^T P delta: the KL in nats between a Gaussian of diagonal precision P and the same moved by delta."""
+    return 0.5 * jnp.sum(precision * displacement**2, axis=-1)
 
 
 def scaled_score(velocity: flow.Velocity, t_eps: Time, width: float = 0.0) -> ScoreFunction:

@@ -13,7 +13,7 @@ from fidec.types import PRNGKey
 
 _PAIR = zlib.crc32(b"pair")  # a key's other draws are not touched
 Aggregate = Literal["mean", "min", "random_pair"]
-QScale = Literal["magnitude", "spread"]
+QScale = Literal["magnitude", "spread", "none"]
 
 
 def aggregate(
@@ -57,10 +57,12 @@ def td_loss(
 
 
 def value_scale(values: Float[Array, " b"], by: QScale = "magnitude") -> Float[Array, ""]:
-    """1 / mean|Q| or 1 / std Q, without a gradient. It makes a policy's objective independent of the reward's scale.
+    """1 / mean|Q|, 1 / std Q or 1, without a gradient. So a policy's objective does not depend on the reward's scale.
 
     The standard deviation also does not change if a constant is added to all rewards.
     """
+    if by == "none":
+        return jnp.ones(())
     size = jnp.abs(values).mean() if by == "magnitude" else values.std()
     return jax.lax.stop_gradient(1.0 / jnp.maximum(size, 1e-6))
 

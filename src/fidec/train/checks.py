@@ -15,7 +15,7 @@ from fidec.errors import ConfigError, DataError, RunError
 from fidec.train.acting import select_act
 from fidec.train.buffer import check_buffer
 from fidec.train.config import RunConfig
-from fidec.train.flow_first import frozen_of, load_flow, proposal_shapes
+from fidec.train.flow_first import check_takes_flow, load_flow, proposal_shapes
 from fidec.train.initial import Initial, check_initial
 from fidec.train.values import check_value_start
 from fidec.types import Spec
@@ -103,7 +103,7 @@ def check_method(config: RunConfig, dataset: OfflineDataset, spec: Spec, initial
             "as a number"
         )
     if config.has_flow:
-        frozen_of(algorithm, config.algo)
+        check_takes_flow(algorithm, config.algo)
         proposal_shapes(algorithm, spec, 1)  # raises if the constraint needs more proposals
     if config.flow is not None:
         load_flow(config.flow, config, dataset, spec)

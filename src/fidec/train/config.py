@@ -138,8 +138,6 @@ class RunConfig:
     flow_updates: int | None = None
     """Train the behaviour flow first, alone, for at most this many updates, in OUT/flow; then as with --flow. By
     default as in the preset, else 0."""
-    flow_refresh: int = 0
-    """With --flow or --flow-updates: steps after which the flow's actions are drawn again. 0 draws them once."""
     validation: float | None = None
     """Share of the episodes that is held out. Methods that imitate the data log their loss on it. By default 0.05
     for the flow of --flow-updates if there are at least 20 episodes, else 0."""
@@ -287,7 +285,7 @@ class RunConfig:
         )
         for name in (*positive, "log_interval", "checkpoint_interval"):
             _at_least(1, name, getattr(self, name))
-        for name in ("seed", "delay", "eval_interval", "eval_envs", "flow_updates", "flow_refresh", "patience"):
+        for name in ("seed", "delay", "eval_interval", "eval_envs", "flow_updates", "patience"):
             _at_least(0, name, getattr(self, name))
         if self.reward_scale not in (None, "data") and not 0 < self.reward_scale < float("inf"):
             raise ConfigError(f"reward_scale must be a positive number or data, not {self.reward_scale}")
@@ -321,8 +319,6 @@ class RunConfig:
             raise ConfigError(f"validation is a share of the episodes, in [0, 0.5], not {self.validation}")
         if self.flow is not None and self.flow_updates:
             raise ConfigError("both --flow and --flow-updates are given: take a trained flow, or train one")
-        if self.flow_refresh and not self.has_flow and self.flow_updates is not None:
-            raise ConfigError("--flow-refresh needs a frozen flow: give --flow or --flow-updates, or leave it out")
         reach = (self.n_step or self.chunk) + self.chunk
         if reach > 2 and 0 < self.online_steps < reach:
             raise ConfigError(

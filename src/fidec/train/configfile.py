@@ -55,13 +55,14 @@ class ConfigFile:
         method = algos.get(algo)
         chosen = {**method.presets.get(preset, {}), **task_options(algo, preset, task, setting)}
         kind = method.config_for({**chosen, **self.options, **named})
+        given = method.suited(self.options, {**chosen, **self.options}, named)
         own, fields = self.values.get("algo", algo), {field.name for field in dataclasses.fields(kind)}
-        if own != algo and (others := [name for name in self.options if name not in fields]):
+        if own != algo and (others := [name for name in given if name not in fields]):
             raise ConfigError(
                 f"{self.path}: its options belong to {own}: {algo} has no option {others[0]!r}. Omit --algo {algo}, "
                 f"or delete {_TABLE} from a copy of the file and give the options of {algo} with --algo.*"
             )
-        values = TableReader(self.path).values(kind, self.options, "options")
+        values = TableReader(self.path).values(kind, given, "options")
         if "preset" in self.replaced and values.keys() >= fields:
             raise ConfigError(
                 f"{self.path} has a value for each option of {algo}: --preset {preset} would have no effect. "

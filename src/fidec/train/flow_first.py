@@ -1,8 +1,7 @@
 """The behaviour flow first: its own run, its proposals at the next states, and its place in the method's state.
 
 A run with a flow of its own keeps it in `flow/`, a run directory or a copy of a policy. The proposals are a function
-of the flow, the data, the seed and, if they are refreshed, the step. So a resumed run draws them again instead of
-storing them.
+of the flow, the data and the seed. So a resumed run draws them again instead of storing them.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import numpy as np
 
 from fidec import algos, rng
 from fidec.algos import Algorithm
-from fidec.algos.common.base import Frozen
 from fidec.console import Progress
 from fidec.data.dataset import OfflineDataset
 from fidec.data.feed import map_rows
@@ -65,7 +63,6 @@ def stage_config(config: RunConfig, out: Path, episodes: int) -> RunConfig:
         online=OnlineConfig(),
         eval_interval=0,
         flow_updates=0,
-        flow_refresh=0,
         n_step=None,
         value_start="zero",
         reward_scale=1.0,
@@ -127,11 +124,10 @@ def load_flow(place: Path, config: RunConfig, dataset: OfflineDataset, spec: Spe
     return Flow(params, files.sha256_file(policy_directory(place) / MODEL))
 
 
-def frozen_of(algorithm: Algorithm, name: str) -> Frozen:
-    """How the method is trained with a frozen flow. ConfigError if it is not."""
-    if algorithm.frozen is None:
+def check_takes_flow(algorithm: Algorithm, name: str) -> None:
+    """Raise ConfigError unless the method can be trained with a frozen flow."""
+    if algorithm.propose is None:
         raise ConfigError(f"{name} cannot be trained with a frozen flow: it has none, or learns it with its policy")
-    return algorithm.frozen
 
 
 def with_flow(state: Any, flow: Flow) -> Any:
@@ -144,12 +140,12 @@ def with_flow(state: Any, flow: Flow) -> Any:
 
 
 def proposal_shapes(algorithm: Algorithm, spec: Spec, rows: int) -> Any:
-    """Shapes of the proposals for so many rows; None if the method needs none."""
-    if algorithm.frozen is None or algorithm.frozen.propose is None:
+    """Shapes of the proposals for so many rows; None if the method cannot be trained with a frozen flow."""
+    if algorithm.propose is None:
         return None
     key = rng.stream(0, "propose")
     observations = spec.observations(lambda part: jax.ShapeDtypeStruct((rows, *part.shape), part.dtype))
-    return jax.eval_shape(algorithm.frozen.propose, jax.eval_shape(algorithm.init, key), observations, key)
+    return jax.eval_shape(algorithm.propose, jax.eval_shape(algorithm.init, key), observations, key)
 
 
 def draw_proposals(
@@ -160,21 +156,20 @@ def draw_proposals(
     seed: int,
     signals: Signals,
     quiet: bool,
-    number: int = 0,
     folder: Path | None = None,
 ) -> Any:
-    """What the frozen flow proposes at each next observation; None if the method needs nothing.
+    """What the frozen flow proposes at each next observation. None if a signal arrives.
 
-    Also None if a signal arrives. `number` counts how often the proposals were drawn before. Large ones are in files
-    of the `folder`, else they are in main memory.
+    Large proposals are in files of the `folder`, else they are in main memory.
     """
-    if algorithm.frozen is None or algorithm.frozen.propose is None:
-        return None
-    key, total, position = rng.stream(seed, "propose"), dataset.size, (number,) if number else ()
-    propose = jax.jit(algorithm.frozen.propose)
+    spec = dataset.spec.stacked(sampling.frame_stack, sampling.history)
+    if not jax.tree.leaves(proposal_shapes(algorithm, spec, 1)):
+        return {}
+    key, total = rng.stream(seed, "propose"), dataset.size
+    propose = jax.jit(algorithm.propose)
     with Progress(total, name="drawing the flow's proposals", unit="row", enabled=not quiet) as progress:
         return map_rows(
-            lambda batch, first: propose(state, batch.next_observations, rng.at(key, first, *position)),
+            lambda batch, first: propose(state, batch.next_observations, rng.at(key, first)),
             host_source(dataset, sampling),
             np.arange(total),
             sampling,

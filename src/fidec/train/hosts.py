@@ -30,7 +30,6 @@ from fidec.train import loop
 from fidec.train.config import RunConfig
 from fidec.train.devices import Place, spread_over
 from fidec.train.dispatch import Run, Single
-from fidec.train.flow_first import frozen_of
 from fidec.train.stored import config_from_json, spec_from_json
 from fidec.types import Batch, Spec
 
@@ -171,10 +170,10 @@ def _follower(facts: dict[str, Any]) -> tuple[Single, Run, Chunk]:
     spec = spec_from_json(facts["spec"])
     method = algos.get(facts["algo"])
     algorithm = method.build(config_from_json(method.config_for(facts["options"]), facts["options"]), spec)
-    if facts["frozen"]:
-        algorithm = algorithm._replace(update=frozen_of(algorithm, facts["algo"]).update)
     sampling = Sampling(**{**facts["sampling"], "window": Window(**facts["sampling"]["window"])})
     rows = {name: _zeros(entry) for name, entry in facts["rows"].items()}
+    if facts["frozen"]:
+        rows.setdefault("proposals", {})  # of a method that needs no actions of the flow
     chunk = Chunk(Batch(**{name: rows.get(name) for name in Batch._fields}), np.zeros((), np.int32))
     template = loop.template(algorithm, facts["seed"], loop.example_batch(chunk, sampling))
     carry = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), template)

@@ -26,7 +26,7 @@ from fidec.store.trackers import Tracking
 from fidec.train import loop
 from fidec.train.checks import is_checked
 from fidec.train.config import RunConfig
-from fidec.train.flow_first import Flow, draw_proposals, frozen_of, proposal_shapes, with_flow
+from fidec.train.flow_first import Flow, draw_proposals, proposal_shapes, with_flow
 from fidec.train.identity import identity_of
 from fidec.train.initial import Initial
 from fidec.train.session import Callback, Journal, Session
@@ -56,10 +56,8 @@ def open_sessions(
     sampling = Sampling.of(dataset.spec, config.frame_stack, config.augment, config.buffer_fraction, **settings)
     used, held = hold_out(dataset, config.held_out) if config.held_out else (dataset, None)
     sources = [used] if buffer is None else [used, buffer]
-    learner, online, proposals = algorithm, None, None
-    if flows[0] is not None:
-        learner = algorithm._replace(update=frozen_of(algorithm, config.algo).update)
-        proposals = proposal_shapes(algorithm, spec, config.batch_size)
+    proposals = None if flows[0] is None else proposal_shapes(algorithm, spec, config.batch_size)
+    online = None
     if config.online_steps:
         online = algos.get(config.algo).build(config.online_options, spec)
 
@@ -67,9 +65,8 @@ def open_sessions(
         """The batches from this step on. Without proposals in the online phase, and if a signal ends the run here."""
         drawn: list[Any] = []
         if flow is not None and step < config.steps:
-            number = step // config.flow_refresh if config.flow_refresh else 0
             state = with_flow(jax.jit(algorithm.init)(rng.stream(config.seed, "init")), flow)
-            how = (sampling, config.seed, signals, quiet, number, None if data.on_device else folder)
+            how = (sampling, config.seed, signals, quiet, None if data.on_device else folder)
             drawn = [draw_proposals(algorithm, state, each, *how) for each in sources]
         return data.feed(config.seed, config.batch_size, sampling, [] if signals.received else drawn)
 
@@ -90,7 +87,7 @@ def open_sessions(
         session = Session(
             config=config,
             keys=loop.keys_of(config.seed),
-            algorithm=learner,
+            algorithm=algorithm,
             spec=spec,
             dataset_name=dataset.name,
             sampling=sampling,
@@ -109,7 +106,7 @@ def open_sessions(
             value=value,
             make_feed=partial(feed_at, config, flow, start.directory.path),
             online_algorithm=online,
-            held_out=None if held is None else Validation(learner, held, sampling),
+            held_out=None if held is None else Validation(algorithm, held, sampling),
             callback=callback,
             declaration=env.declaration if env is not None else "",
             action_bounds=dataset.info.get("action_bounds"),

@@ -14,25 +14,33 @@ _OWN_DATA = {"steps": 100_000, "eval_interval": 10_000, "eval_episodes": 50}  # 
 
 def resolve_options(algo: str, preset: str, task: str | None, setting: str = "offline", **fields: Any) -> Any:
     """The method's options: those of the preset, changed by the task's published options, then by `fields`."""
-    return algos.get(algo).configure(preset, **{**task_options(algo, preset, task, setting), **fields})
+    return algos.get(algo).configure(preset, **{**task_options(algo, preset, task, setting, **fields), **fields})
 
 
-def task_options(algo: str, preset: str, task: str | None, setting: str = "offline") -> dict[str, Any]:
-    """The values of a task's published options."""
-    return {name: option.value for name, option in published_options(algo, preset, task, setting).items()}
+def task_options(algo: str, preset: str, task: str | None, setting: str = "offline", **fields: Any) -> dict[str, Any]:
+    """The values of a task's published options, of a method that has these other options."""
+    return {name: option.value for name, option in published_options(algo, preset, task, setting, **fields).items()}
 
 
 def published_options(
-    algo: str, preset: str, task: str | None, setting: str = "offline"
+    algo: str, preset: str, task: str | None, setting: str = "offline", **fields: Any
 ) -> dict[str, tasks.Published]:
     """The published options of a task that the method has, each with its source.
 
-    A preset that sets up a run has none: it is the same for all tasks.
+    A preset that sets up a run has none: it is the same for all tasks. If `fields` name a constraint of another unit
+    than the preset's, there is no published budget.
     """
-    family = tasks.family_of(task) if task and preset not in algos.get(algo).runs else None
+    method = algos.get(algo)
+    family = tasks.family_of(task) if task and preset not in method.runs else None
     published = family.options(algo, preset, setting) if family else {}
-    fields = {field.name for field in dataclasses.fields(algos.get(algo).config)}
-    return {name: option for name, option in published.items() if name in fields}
+    known = {field.name for field in dataclasses.fields(method.config)}
+    own = {name: option for name, option in published.items() if name in known}
+    return method.suited(own, method.presets.get(preset, {}), fields)
+
+
+def parts_of(config: RunConfig) -> dict[str, Any]:
+    """The options that name parts of the method: the constraint."""
+    return {name: getattr(config.options, name) for name in algos.get(config.algo).parts}
 
 
 def protocol_values(task: str | None, algo: str, setting: str = "offline") -> dict[str, int]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from fidec import algos, tasks
 from fidec.train.config import RunConfig
 from fidec.train.configfile import ARRAYS
-from fidec.train.protocol import protocol_values, published_options, resolve_options
+from fidec.train.protocol import parts_of, protocol_values, published_options, resolve_options
 from fidec.train.resolve import resolve
 
 GIVEN, DEFAULT = "given", "default"
@@ -30,8 +30,9 @@ class Option(NamedTuple):
 def options_of(config: RunConfig) -> list[Option]:
     """All options of a resolved configuration, each with its source."""
     method, preset = algos.get(config.algo), f"preset {config.preset}"
-    published = published_options(config.algo, config.preset, config.task, config.setting)
-    sources = {f"algo.{name}": preset for name in method.presets.get(config.preset, {})}
+    parts, fields = parts_of(config), method.presets.get(config.preset, {})
+    published = published_options(config.algo, config.preset, config.task, config.setting, **parts)
+    sources = {f"algo.{name}": preset for name in method.suited(fields, fields, parts)}
     sources |= {f"algo.{name}": option.source for name, option in published.items()}
     if config.task is not None:
         protocol = tasks.protocol_of(config.task, config.algo, config.setting).name
@@ -70,7 +71,7 @@ def _usual(config: RunConfig) -> dict[str, Any]:
     """
     named = {name: getattr(config, name) for name in (*_NAMES, "online_steps", "chunk")}
     usual = resolve(RunConfig(**named, flow=config.flow, init_from=config.init_from))
-    parts = {name: getattr(config.options, name) for name in algos.get(config.algo).parts}
+    parts = parts_of(config)
     with_parts = resolve_options(config.algo, config.preset, config.task, config.setting, **parts)
     own = {f"algo.{name}": getattr(usual.options, name) for name in parts}
     of_run = {"online_steps": 0, "chunk": 1, "flow": None, "init_from": None}

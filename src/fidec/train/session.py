@@ -221,12 +221,11 @@ class Session(Run):
             self.evaluate()
         if self.evaluated and self._due(config.checkpoint_interval):
             self.save()
-        refreshed = config.flow_refresh > 0 and self.step < config.steps and self.step % config.flow_refresh == 0
-        if self.flow is not None and (refreshed or self.step == config.steps):
+        if self.flow is not None and self.step == config.steps:
             self.open_feed()
 
     def open_feed(self) -> None:
-        """Draw the flow's proposals for the steps from here on. The online phase frees their memory instead."""
+        """Draw the flow's proposals. The online phase frees their memory instead."""
         assert self.make_feed is not None
         before = time.perf_counter()
         self.feed.close()
@@ -255,7 +254,7 @@ class Session(Run):
         if self._round_pending:
             return self.step
         config = self.config
-        intervals = (config.log_interval, config.eval_interval, config.checkpoint_interval, config.flow_refresh)
+        intervals = (config.log_interval, config.eval_interval, config.checkpoint_interval)
         end = self.config.steps if self.step < self.config.steps else self.config.total
         return min(end, *((self.step // i + 1) * i for i in intervals if i > 0))
 

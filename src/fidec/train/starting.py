@@ -31,7 +31,7 @@ from fidec.train.configfile import ARRAYS
 from fidec.train.devices import check_devices
 from fidec.train.flow_first import stage_config, stage_state
 from fidec.train.initial import Initial, read_initial, with_initial
-from fidec.train.protocol import task_options
+from fidec.train.protocol import parts_of, task_options
 from fidec.train.resolve import resolve, resolve_online
 from fidec.train.stored import read_config
 from fidec.train.view import seen_by
@@ -315,8 +315,8 @@ def _changed(online: OnlineConfig) -> dict[str, Any]:
 
 def _other_options(config: RunConfig) -> str:
     """Options published for online training that differ from the offline ones and from the run's, as text."""
-    tables = (task_options(config.algo, config.preset, config.task, setting) for setting in ("offline", "online"))
-    offline, online = tables
+    which = (config.algo, config.preset, config.task)
+    offline, online = (task_options(*which, setting, **parts_of(config)) for setting in ("offline", "online"))
     return ", ".join(
         f"{name} {value} (here {getattr(config.options, name)})"
         for name, value in online.items()

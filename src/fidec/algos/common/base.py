@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, wraps
+from functools import cache, reduce, wraps
 from typing import Any, NamedTuple, Protocol, get_type_hints, runtime_checkable
 
 from fidec.errors import ConfigError
@@ -112,17 +112,15 @@ class Transport(NamedTuple):
     """Unit of the budget: `nats` or `of the penalty`."""
 
 
-class Frozen(NamedTuple):
-    """Training with a frozen behaviour flow, whose actions at the data's next states are drawn once, before it.
+@runtime_checkable
+class Propose(Protocol):
+    def __call__(self, state: Any, observations: ArrayLike, key: PRNGKey) -> Any:
+        """What the update needs of a frozen flow at the next states: a tree of arrays with a row for each of them.
 
-    The flow is `state.params["flow"]`. Neither function changes it, and `update` does not solve it.
-    """
-
-    update: Update
-    """`Algorithm.update` without the flow's loss; it reads `batch.proposals`."""
-    propose: Callable[[Any, ArrayLike, PRNGKey], Any] | None = None
-    """(state, observations, key) to proposals: a tree of arrays with one row for each observation. None if the
-    update needs none."""
+        The flow is `state.params["flow"]`. The tree may be empty. A batch with proposals has a frozen flow, so the
+        update neither changes nor solves it.
+        """
+        ...
 
 
 class Algorithm(NamedTuple):
@@ -134,8 +132,8 @@ class Algorithm(NamedTuple):
 
     A field is None if a method does not have the function. `explore` collects data online; a method without it
     explores with `act`. `act_with_base` is for methods with a behaviour model, `choose` for methods that can choose
-    among several actions by value. All of them use only what `policy` keeps. `frozen` is for methods that can be
-    trained with a behaviour flow from another run. `validate` is for methods that imitate the data.
+    among several actions by value. All of them use only what `policy` keeps. `propose` is for methods that can be
+    trained with a frozen behaviour flow. `validate` is for methods that imitate the data.
     """
 
     init: Init
@@ -146,7 +144,7 @@ class Algorithm(NamedTuple):
     explore: Explore | None = None
     act_with_base: ActWithBase | None = None
     choose: Choose | None = None
-    frozen: Frozen | None = None
+    propose: Propose | None = None
     validate: Validate | None = None
 
 
@@ -156,7 +154,7 @@ def with_base(
     act_with_base: ActWithBase,
     policy: Any,
     transport: Any = None,
-    frozen: Frozen | None = None,
+    propose: Propose | None = None,
 ) -> Algorithm:
     """An algorithm whose `act` and `choose` are `act_with_base` without the base actions."""
 
@@ -164,7 +162,7 @@ def with_base(
     def act(*args, **options):
         return act_with_base(*args, **options)[0]
 
-    return Algorithm(init, update, act, policy, transport, None, act_with_base, act, frozen)
+    return Algorithm(init, update, act, policy, transport, None, act_with_base, act, propose)
 
 
 @dataclass(frozen=True)
@@ -201,18 +199,32 @@ class Method:
         algorithm = self.make(options, spec.joined)
         return _prepared(algorithm, spec) if spec.normalised or spec.joined is not spec else algorithm
 
+    def parts_of(self, options: Mapping[str, Any]) -> dict[str, type]:
+        """The entries that these options name, by part."""
+        defaults = {name: getattr(self.config, name) for name in self.parts}
+        return {name: self.parts[name].get(options.get(name, usual)) for name, usual in defaults.items()}
+
     def config_for(self, options: Mapping[str, Any]) -> type:
         """The type of the configuration with these options: `config`, with the fields of its parts."""
-        config = self.config
-        for name, register in self.parts.items():
-            config = _with_fields_of(config, register.get(options.get(name, getattr(self.config, name))))
-        return config
+        return reduce(_with_fields_of, self.parts_of(options).values(), self.config)
+
+    def suited(self, values: Mapping[str, Any], own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        """`values` that were chosen for the parts of `own`, as far as they suit the parts of `given`.
+
+        Fields that these do not have are left out, and a `budget` whose unit is another.
+        """
+        given = {**own, **given}
+        left_out = _fields(self.config_for(own)) - _fields(self.config_for(given))
+        units = [[getattr(part, "unit", None) for part in self.parts_of(each).values()] for each in (own, given)]
+        left_out |= {"budget"} if units[0] != units[1] else set()
+        return {name: value for name, value in values.items() if name not in left_out}
 
     def configure(self, preset: str = "recommended", **options: Any) -> Any:
-        """The configuration of a preset, with `options` changed."""
+        """The configuration of a preset, with `options` changed. Options of the preset suit the parts of these."""
         if preset != "recommended" and preset not in self.presets:
             raise unknown(f"preset of {self.name}", preset, ("recommended", *self.presets))
-        options = {**self.presets.get(preset, {}), **options}
+        fields = self.presets.get(preset, {})
+        options = {**self.suited(fields, fields, options), **options}
         config = self.config_for(options)
         for name in sorted(options.keys() - _fields(config)):
             raise self.unknown_option(name, options)
@@ -258,11 +270,10 @@ def _prepared(algorithm: Algorithm, spec: Spec) -> Algorithm:
 
         return call
 
-    frozen = algorithm.frozen and Frozen(on_batches(algorithm.frozen.update), on_prepared(algorithm.frozen.propose))
-    acting = ("act", "transport", "explore", "act_with_base", "choose")
+    acting = ("act", "transport", "explore", "act_with_base", "choose", "propose")
     functions = {name: on_prepared(getattr(algorithm, name)) for name in acting}
     functions |= {"update": on_batches(algorithm.update), "validate": on_batches(algorithm.validate)}
-    return algorithm._replace(frozen=frozen, **functions)
+    return algorithm._replace(**functions)
 
 
 def _fields(config: type) -> set[str]:

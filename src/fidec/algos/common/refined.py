@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,65 +13,36 @@ from fidec.algos import constraints
 from fidec.algos.common import backbone
 from fidec.algos.common.base import ActWithBase, State
 from fidec.errors import ConfigError
-from fidec.ops import fisher, policies
+from fidec.ops import policies
 from fidec.types import Spec
 
 
 @dataclass(frozen=True)
 class RefinedConfig(backbone.BehaviourConfig):
-    """Options of every method that moves the actions of a behaviour flow."""
+    """Options of every method that moves the actions of a behaviour flow. It also has a `constraint`."""
 
-    budget: float = 0.001
-    """epsilon: the trust region's size, in units of the penalty (isotropic: mean squared displacement). With --chunk
-    it is that of the whole chunk: the sum over its steps."""
+    budget: float | None = None
+    """epsilon: the trust region's size, in the unit of the constraint; by default 0.001 of a quadratic penalty
+    (isotropic: mean squared displacement), or 0.5 nats. With --chunk it is that of the whole chunk."""
     grad_clip: float | None = None
     """Largest gradient norm; None does not clip."""
 
     def __post_init__(self):
         super().__post_init__()
-        backbone.positive(self, "budget")
-        if not (self.grad_clip is None or self.grad_clip > 0):
-            raise ConfigError(f"grad_clip must be positive, or None for no clipping, not {self.grad_clip}")
-
-    def trust_region(self) -> tuple[float, str]:
-        """The budget of the mean penalty, and its unit."""
-        return self.budget, constraints.PENALTY
-
-
-@dataclass(frozen=True)
-class ConstraintConfig(RefinedConfig):
-    """Options of methods that let the user choose the constraint."""
-
-    constraint: str = "renoised"
-    """The constraint on displacements. Quadratic, with the budget as in the paper: isotropic (DeFlow), local (the
-    paper), renoised, averaged, velocity (the authors' code). In nats, with budget_nats: precision (by the behaviour's
-    own width), information (by its scores), stein, path, denoising. Or one that another package adds."""
-    budget_nats: float = 0.5
-    """The trust region's size for constraints in nats. With --chunk it is that of the whole chunk."""
-    t_eps: float | Literal["auto"] = 0.8
-    """The time near 1 at which the score is evaluated; auto chooses it from the data by score matching."""
-    t_width: float = 0.0
-    """If positive, the time is drawn from [t_eps - t_width, t_eps]."""
-    samples: int = 4
-    """K: scores averaged in renoised, averaged and velocity; the number of noise levels in denoising."""
-    damping: float = 1e-3
-    """rho: added to every eigenvalue of F in a quadratic constraint."""
-    scale: fisher.Scale = "mean"
-    """The constant of a quadratic constraint: delta^T F delta / tr F (mean), half of that (half_trace), or
-    delta^T F delta / 2 (half)."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        backbone.at_least_one(self, "samples")
+        for name in ("budget", "grad_clip"):
+            value = getattr(self, name)
+            if not (value is None or value > 0):
+                raise ConfigError(f"{name} must be positive, not {value}")
         self.build_constraint()
 
     def build_constraint(self) -> Any:
         """The constraint with these options."""
-        return constraints.build(self.constraint, self)
+        return constraints.build(getattr(self, "constraint"), self)  # noqa: B009 (a field or a constant of a subclass)
 
     def trust_region(self) -> tuple[float, str]:
-        constraint = self.build_constraint()
-        return constraint.limit(self.budget), constraint.unit
+        """The budget of the mean penalty, and its unit."""
+        unit = self.build_constraint().unit
+        return constraints.BUDGETS[unit] if self.budget is None else self.budget, unit
 
 
 def act_by(

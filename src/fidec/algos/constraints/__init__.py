@@ -20,7 +20,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from functools import partial
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +35,7 @@ from fidec.types import PRNGKey
 Actions = Float[Array, "b d"]
 Costs = Float[Array, " b"]
 NATS, PENALTY = "nats", "of the penalty"  # units of a budget
+BUDGETS = {NATS: 0.5, PENALTY: 0.001}  # by default
 
 
 class Move(NamedTuple):
@@ -57,10 +59,16 @@ class Model(NamedTuple):
     """Samples of the density that the velocity field describes."""
     t_eps: fisher.Time | None = None
     """The calibrated time, if the constraint's own is `auto`."""
-    scores: fisher.Scores | None = None
+    scores: Float[Array, "b k d"] | None = None
     """The scores of a quadratic constraint at the base actions, if they were computed before."""
-    precision: fisher.Precision | None = None
+    precision: Float[Array, "b d"] | None = None
     """The precision of the behaviour at each state, if it was computed before."""
+
+    @classmethod
+    def at(cls, behaviour: Any, params: Any, observations: Any, **known: Any) -> Model:
+        """The flow policy `behaviour` at these states."""
+        sample = partial(behaviour.sample, params, observations)
+        return cls(behaviour.velocity(params, observations), sample, **known)
 
 
 @dataclass(frozen=True)
@@ -68,25 +76,21 @@ class Constraint:
     """A constraint with its options."""
 
     t_eps: float | Literal["auto"] = 0.8
-    """The time at which scores are evaluated."""
+    """The time near 1 at which the score is evaluated; auto chooses it from the data by score matching."""
     t_width: float = 0.0
     """If positive, the time is drawn from [t_eps - t_width, t_eps]."""
-    budget_nats: float = 0.5
-    """The budget of a penalty in nats."""
 
-    @property
-    def unit(self) -> str:
-        """Of the penalty and its budget: `NATS` or `PENALTY`."""
-        return PENALTY
+    unit: ClassVar[str] = PENALTY
+    """Of the penalty and its budget: `NATS` or `PENALTY`."""
 
     def __post_init__(self):
         check_choices(self)
-        if not self.budget_nats > 0:
-            raise ConfigError(f"budget_nats must be positive, not {self.budget_nats}")
         if self.t_eps != "auto" and not 0 < self.t_eps < 1:
             raise ConfigError(f"t_eps must lie strictly between 0 and 1, or be auto, not {self.t_eps}")
         if not self.t_width >= 0:
             raise ConfigError(f"t_width must not be negative, but is {self.t_width}")
+        if not getattr(self, "samples", 1) >= 1:
+            raise ConfigError(f"samples must be at least 1, not {getattr(self, 'samples')}")  # noqa: B009 (of a subclass)
 
     def penalty(self, move: Move, model: Model, key: PRNGKey) -> Costs:
         """The cost of each displacement."""
@@ -95,10 +99,6 @@ class Constraint:
     def mean(self, costs: Costs) -> Array:
         """The mean penalty of a batch, which is kept at the budget."""
         return costs.mean()
-
-    def limit(self, budget: float) -> float:
-        """The budget of the mean penalty: budget_nats in nats, else FiDec's `budget`."""
-        return self.budget_nats if self.unit == NATS else budget
 
     def chunk_factor(self, chunk: int) -> float:
         """The factor of the penalty for chunks of actions. The budget is that of a whole chunk.
@@ -133,9 +133,9 @@ class Quadratic(Constraint):
     """c delta^T F delta with F = (1/K) sum_k s_k s_k^T + rho I, for the scores s_k of a subclass."""
 
     damping: float = 1e-3
-    """rho."""
+    """rho: added to every eigenvalue of F."""
     scale: fisher.Scale = "mean"
-    """The constant c."""
+    """The constant c: delta^T F delta / tr F (mean), half of that (half_trace), or delta^T F delta / 2 (half)."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -155,10 +155,11 @@ class Quadratic(Constraint):
 
     def prepare(self, model: Model, base: Actions, key: PRNGKey, steps: int) -> dict[str, Array]:
         scores = None if self.t_eps == "auto" else self.scores(base, model, key)
-        return {} if scores is None else {"scores": scores}
+        return {} if scores is None else {"scores": jnp.swapaxes(scores, 0, 1)}  # a row for each action
 
     def penalty(self, move: Move, model: Model, key: PRNGKey) -> Costs:
-        scores = self.scores(move.base, model, key) if model.scores is None else model.scores
+        known = model.scores
+        scores = self.scores(move.base, model, key) if known is None else jnp.swapaxes(known, 0, 1)
         return self.form(move.displacement, scores)
 
 
@@ -174,9 +175,7 @@ class KL(Constraint):
     magnitude is what is constrained, so that training does not gain by it.
     """
 
-    @property
-    def unit(self) -> str:
-        return NATS
+    unit: ClassVar[str] = NATS
 
     def mean(self, costs: Costs) -> Array:
         return jnp.abs(costs.mean())
@@ -190,6 +189,16 @@ class KL(Constraint):
     def score(self, model: Model) -> fisher.ScoreFunction:
         """The behaviour's score as a function of actions and a key."""
         return fisher.scaled_score(model.velocity, self.time(model), self.t_width)
+
+
+# With t_eps auto: the time until it is first chosen, and the updates between two choices.
+START_TIME, CALIBRATE_EVERY = 0.8, 1000
+
+
+def calibrate(time: Array, step: Array, velocity: flow.Velocity, actions: Actions, key: PRNGKey) -> Array:
+    """t_eps by score matching on the data's actions, if a choice is due at this step, else as it is."""
+    due = (step > 0) & (step % CALIBRATE_EVERY == 0)
+    return jax.lax.cond(due, lambda: fisher.choose_time(velocity, actions, key)[0], lambda: time)
 
 
 CONSTRAINTS = Register("constraint", __name__, "CONSTRAINT", type, "fidec.constraints")

@@ -19,7 +19,7 @@ class Averaged(Quadratic):
     """The score at noised copies of flow samples. It needs K further flow solves for each state."""
 
     samples: int = 4
-    """K."""
+    """K: the number of scores that are averaged."""
 
     def points(self, actions: Actions, model: Model, key: PRNGKey) -> tuple[Array, Array]:
         """Noised copies of fresh flow samples, and their times."""

@@ -9,6 +9,7 @@ widens the behaviour, so a width below 1 - t_eps cannot be seen: choose t_eps au
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fidec.algos.constraints import NATS, Actions, Costs
 from fidec.algos.constraints.averaged import Averaged
@@ -19,9 +20,7 @@ from fidec.ops import fisher
 class Information(Averaged):
     """1/2 delta^T F delta, not divided by a trace. The option `scale` has no effect."""
 
-    @property
-    def unit(self) -> str:
-        return NATS
+    unit: ClassVar[str] = NATS
 
     def form(self, displacement: Actions, scores: fisher.Scores | None) -> Costs:
         return fisher.penalty(displacement, scores, damping=self.damping, scale="half")

@@ -17,7 +17,7 @@ class Renoised(Quadratic):
     """The score at t a_0 + (1 - t) z_k."""
 
     samples: int = 4
-    """K."""
+    """K: the number of scores that are averaged."""
 
     def scores(self, actions: Actions, model: Model, key: PRNGKey) -> fisher.Scores:
         return fisher.renoised_scores(

@@ -87,8 +87,8 @@ def _region(run: Facts) -> Iterator[Concern]:
     if run.budget is None:
         return
     budget, unit = run.budget
-    opening = getattr(run.config.options, "opening", 0) or 0
-    rows = [row["training/penalty"] for row in run.train if row["step"] > opening and row.get("training/penalty")]
+    warmup = getattr(run.config.options, "warmup", 0)
+    rows = [row["training/penalty"] for row in run.train if row["step"] > warmup and row.get("training/penalty")]
     if len(rows) < 3 or budget <= 0:
         return
     over = float(np.mean([value > 2 * budget for value in rows]))
