@@ -74,7 +74,9 @@ def update_of(
     With `next_states` the residual map learns at the next states alone, which saves a flow solve.
     """
     method, spec = algos.get(algo), Spec((args.observation_dim,), args.action_dim)
-    make: Any = partial(method.make, solve_at=("next_observations",)) if next_states else method.make
+    make: Any = method.make
+    if next_states:
+        make = partial(make, solve_at=("next_observations",))
     algorithm = make(method.configure(preset, hidden=args.hidden, **options), spec)
     return Update(algorithm, spec, args.batch_size, frozen)
 

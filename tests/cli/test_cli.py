@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import importlib
+import inspect
 import json
 import os
 import re
@@ -110,7 +112,7 @@ def test_algos_lists_every_method(cli, tiny):
 @pytest.mark.parametrize("name", algos.names())
 def test_algos_shows_the_essence_of_a_method(cli, name):
     method, shown = algos.get(name), json.loads(cli("algos", name, "--json")[1])
-    assert shown["docstring"]
+    assert shown["docstring"] == inspect.getdoc(importlib.import_module(f"fidec.algos.{name}"))
     assert set(shown["options"]) == {"recommended", *method.presets}
     assert shown["options"]["recommended"].keys() == shown["meanings"].keys()
     assert all(shown["meanings"].values()), "an option without a meaning"
@@ -331,11 +333,11 @@ def test_wrong_arguments_are_one_line(cli, monkeypatch, argv, words):
 def test_spellings_of_switches_and_numbers(cli, monkeypatch):
     read = []
     monkeypatch.setattr("fidec.cli.train._train", lambda config, seeds, **more: read.append((config, more)) or 0)
-    cli("train", "--algo.hidden", "256,128", "--algo.normalize-q", "--no-check-data", "--overwrite")
-    cli("train", "--algo.hidden=256,128", "--algo.no-normalize-q", "--check_data", "False", "--overwrite", "True")
+    cli("train", "--algo.hidden", "256,128", "--algo.train-flow", "--no-check-data", "--overwrite")
+    cli("train", "--algo.hidden=256,128", "--algo.no-train-flow", "--check_data", "False", "--overwrite", "True")
     cli("train", "--algo.hidden", "256", "128", "--action-low", "-1,-2", "--json", "--normalize-observations", "None")
     assert [config.options.hidden for config, _ in read] == [(256, 128)] * 3
-    assert [config.options.normalize_q for config, _ in read] == [True, False, True]
+    assert [config.options.train_flow for config, _ in read] == [True, False, True]
     assert [config.check_data for config, _ in read] == [False, False, True]
     assert [more["overwrite"] for _, more in read] == [True, True, False]
     assert read[2][0].action_low == (-1.0, -2.0)

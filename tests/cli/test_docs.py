@@ -21,8 +21,8 @@ from jax.experimental.compilation_cache import compilation_cache
 
 import fidec
 from fidec import algos, cli, tasks
-from fidec.algos.common import backbone
 from fidec.algos.common import base as register
+from fidec.algos.common import options as common
 from fidec.cli.audit import AuditArgs
 from fidec.cli.evaluate import EvalArgs
 from fidec.cli.output import parse, split_args
@@ -45,7 +45,7 @@ LINK = re.compile(r"(?<!!)\[[^\]\n]+\]\(([^)\s]+)\)")
 PRESETS = ("recommended", "paper", "released")
 METHODS = register.METHODS.builtin()  # without plug-ins
 # Options that the overview explains once, for all methods.
-COMMON_OPTIONS = set(backbone.FlowConfig.__dataclass_fields__)
+COMMON_OPTIONS = set(common.FlowConfig.__dataclass_fields__)
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 every_method = pytest.mark.parametrize("name", METHODS)
@@ -181,10 +181,11 @@ def test_a_page_has_every_option_and_every_metric_of_its_method_and_no_others(na
     anew = {
         option
         for cls in method.config.__mro__
-        if cls.__module__ != backbone.__name__
+        if cls.__module__ != common.__name__
         for option in vars(cls).get("__annotations__", ())
     }
-    own = set(method.config.__dataclass_fields__) - COMMON_OPTIONS
+    presets = [preset for preset in ("recommended", *method.presets) if preset not in method.runs]
+    own = {option for preset in presets for option in vars(method.configure(preset))} - COMMON_OPTIONS
     assert [option for option in options if option not in anew & COMMON_OPTIONS] == sorted(own)
     assert len(options) == len(set(options))
     assert listed(page_of(name), "logged") == sorted(method.logs)
@@ -269,7 +270,7 @@ def test_table_of_presets_is_what_the_presets_say(name: str):
     method = algos.get(name)
     configs = [method.configure(preset) for preset in PRESETS]
     for option, *_, recommended, paper, released in tables(page_of(name), "option"):
-        assert [recommended, paper, released] == [str(getattr(config, option)) for config in configs], option
+        assert [recommended, paper, released] == [str(getattr(config, option, "-")) for config in configs], option
 
 
 def test_table_of_budgets_is_what_the_tasks_say():

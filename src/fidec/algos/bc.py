@@ -14,14 +14,14 @@ import jax.numpy as jnp
 import optax
 
 from fidec import nn
-from fidec.algos.common import backbone
+from fidec.algos.common import backbone, options
 from fidec.algos.common.base import Algorithm, Method, State
 from fidec.ops import policies, values
 from fidec.types import Batch, Metrics, PRNGKey, Spec
 
 
 @dataclass(frozen=True)
-class BCConfig(backbone.NetworkConfig):
+class BCConfig(options.NetworkConfig):
     """BC's options."""
 
 

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import optax
 
 from fidec import nn
-from fidec.algos.common import backbone
+from fidec.algos.common import backbone, options
 from fidec.algos.common.base import Algorithm, Method, State
 from fidec.errors import ConfigError
 from fidec.ops import consistency, policies, values
@@ -30,7 +30,7 @@ from fidec.types import Batch, Metrics, PRNGKey, Spec
 
 
 @dataclass(frozen=True)
-class CACConfig(backbone.ValueConfig):
+class CACConfig(options.ValueConfig):
     """CAC's options. The defaults are the benchmark's settings on OGBench."""
 
     q_aggregate: values.Aggregate = "min"
@@ -73,10 +73,10 @@ class CACConfig(backbone.ValueConfig):
             raise ConfigError(
                 f"cac weighs one critic by the magnitude of another: critics must be at least 2, not {self.critics}"
             )
-        backbone.at_least_one(self, "schedule_steps", "backup_samples", "ema_interval", "samples")
-        backbone.not_negative(self, "eta", "ema_start")
+        options.at_least_one(self, "schedule_steps", "backup_samples", "ema_interval", "samples")
+        options.not_negative(self, "eta", "ema_start")
         if self.policy_learning_rate is not None:
-            backbone.positive(self, "policy_learning_rate")
+            options.positive(self, "policy_learning_rate")
         if not 0 < self.ema_rate <= 1:
             raise ConfigError(f"ema_rate must lie in (0, 1], not {self.ema_rate}")
         if not (self.grad_clip is None or self.grad_clip > 0):
@@ -90,7 +90,7 @@ class CACConfig(backbone.ValueConfig):
 
 
 def make(config: CACConfig, spec: Spec) -> Algorithm:
-    backbone.require_flat(spec, "cac")
+    options.require_flat(spec, "cac")
     actor: Any = nn.ConsistencyNetwork(config.hidden, spec.action_dim)
     critic: Any = nn.Critic(config.hidden, layer_norm=False, ensemble=config.critics, activation=jax.nn.mish)
     clip = optax.identity() if config.grad_clip is None else optax.clip_by_global_norm(config.grad_clip)

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import optax
 
 from fidec import nn
-from fidec.algos.common import backbone
+from fidec.algos.common import backbone, options
 from fidec.algos.common.base import Algorithm, Method, State
 from fidec.algos.rlpd import explore_by_sample, soft_losses
 from fidec.errors import ConfigError
@@ -35,7 +35,7 @@ LARGEST_MULTIPLIER = 1e6
 
 
 @dataclass(frozen=True)
-class CalQLConfig(backbone.ValueConfig):
+class CalQLConfig(options.ValueConfig):
     """Cal-QL's options."""
 
     q_aggregate: values.Aggregate = "min"
@@ -58,15 +58,15 @@ class CalQLConfig(backbone.ValueConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        backbone.not_negative(self, "alpha")
-        backbone.at_least_one(self, "action_samples")
+        options.not_negative(self, "alpha")
+        options.at_least_one(self, "action_samples")
         for name in ("reward_scale", "policy_learning_rate"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be positive, not {getattr(self, name)}")
 
 
 def make(config: CalQLConfig, spec: Spec) -> Algorithm:
-    backbone.require_flat(spec, "calql")
+    options.require_flat(spec, "calql")
     shape: Any = {"activation": flax.linen.relu, "kernel": nn.orthogonal_init}
     actor: Any = nn.GaussianActor(
         config.hidden, spec.action_dim, **shape, log_std_bounds=(-20.0, 2.0), affine_log_std=True

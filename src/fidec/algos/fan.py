@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import optax
 
 from fidec import nn
-from fidec.algos.common import backbone, base_actions
+from fidec.algos.common import backbone, base_actions, options
 from fidec.algos.common.base import Algorithm, Method, State, with_base
 from fidec.errors import ConfigError
 from fidec.ops import flow, values
@@ -34,7 +34,7 @@ from fidec.types import Batch, Metrics, PRNGKey, Spec
 
 
 @dataclass(frozen=True)
-class FANConfig(backbone.FlowConfig):
+class FANConfig(options.FlowConfig):
     """FAN's options."""
 
     actor_penalty: float = 10.0
@@ -50,7 +50,7 @@ class FANConfig(backbone.FlowConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        backbone.not_negative(self, "actor_penalty", "critic_penalty")
+        options.not_negative(self, "actor_penalty", "critic_penalty")
         if not 0 < self.expectile < 1:
             raise ConfigError(f"expectile must lie strictly between 0 and 1, not {self.expectile}")
 

@@ -18,14 +18,14 @@ import jax.numpy as jnp
 import optax
 
 from fidec import nn
-from fidec.algos.common import backbone
+from fidec.algos.common import backbone, options
 from fidec.algos.common.base import Algorithm, Method, State
 from fidec.ops import flow, policies, values
 from fidec.types import Batch, Metrics, PRNGKey, Spec
 
 
 @dataclass(frozen=True)
-class FAWACConfig(backbone.FlowConfig):
+class FAWACConfig(options.FlowConfig):
     """FAWAC's options."""
 
     alpha: float = 1.0
@@ -35,7 +35,7 @@ class FAWACConfig(backbone.FlowConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        backbone.not_negative(self, "alpha", "weight_limit")
+        options.not_negative(self, "alpha", "weight_limit")
 
 
 def make(config: FAWACConfig, spec: Spec) -> Algorithm:

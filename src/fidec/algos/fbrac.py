@@ -15,14 +15,14 @@ import jax
 import optax
 
 from fidec import nn
-from fidec.algos.common import backbone
+from fidec.algos.common import backbone, options
 from fidec.algos.common.base import Algorithm, Method, State
 from fidec.ops import values
 from fidec.types import Batch, Metrics, PRNGKey, Spec
 
 
 @dataclass(frozen=True)
-class FBRACConfig(backbone.FlowConfig):
+class FBRACConfig(options.FlowConfig):
     """FBRAC's options."""
 
     alpha: float = 100.0
@@ -32,7 +32,7 @@ class FBRACConfig(backbone.FlowConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        backbone.not_negative(self, "alpha")
+        options.not_negative(self, "alpha")
 
 
 def make(config: FBRACConfig, spec: Spec) -> Algorithm:

@@ -7,10 +7,10 @@
 
 with scores s_k computed from the flow's velocity field at time t_eps. One update (Algorithm 1 of the paper):
 
-    critic      (Q(s, a) - r - gamma m Qbar(s', a_0' + delta(s', a_0')))^2
-    flow        flow matching on the data's actions
-    residual    lambda D(delta) - Q(s, a_0 + delta) / mean|Q|
-    multiplier  lambda rises while E[D] exceeds the budget
+    critic      (Q(s, a) - r - gamma m Qbar(s', a_0' + delta(s', a_0')))^2         `critic_loss`
+    flow        flow matching on the data's actions                                `flow_loss`
+    residual    lambda D(delta) - Q(s, a_0 + delta) / mean|Q|                      `residual_loss`
+    multiplier  lambda rises while E[D] exceeds the budget                         `common.multiplier`
 
 The paper takes one score at the clean action, s = (t v - a_0) / (1 - t), which constrains a single direction. The
 default here, `renoised`, averages over noised copies of the same action. `fidec.algos.constraints` has all
@@ -29,7 +29,7 @@ import optax
 
 from fidec import nn, optim
 from fidec.algos import constraints
-from fidec.algos.common import backbone, presets, refined
+from fidec.algos.common import backbone, options, presets, refined
 from fidec.algos.common.base import Algorithm, Method, State, Transport, with_base
 from fidec.algos.common.base_actions import BOTH, BaseActions, States, base_actions, propose
 from fidec.algos.common.multiplier import MULTIPLIERS, Kind
@@ -57,8 +57,8 @@ class ResidualConfig(presets.StepConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        backbone.positive(self, "multiplier_init")
-        backbone.not_negative(self, "warmup")
+        options.positive(self, "multiplier_init")
+        options.not_negative(self, "warmup")
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,7 @@ class Nets(NamedTuple):
     residual: Any
     constraint: Constraint
     budget: float
-    chunk_factor: float
-    """Of the penalty, so that the budget is that of a whole chunk."""
+    chunk_factor: float  # of the penalty, so that the budget is that of a whole chunk
 
 
 def make_nets(config: ResidualConfig, spec: Spec) -> Nets:
@@ -97,35 +96,31 @@ def make_nets(config: ResidualConfig, spec: Spec) -> Nets:
     )
 
 
-def known_of_flow(nets: Nets, state: State, batch: Batch, base: BaseActions, key: PRNGKey) -> dict[str, Any]:
+def known_of_flow(nets: Nets, state: State, batch: Batch, base: BaseActions, flow_key, key) -> dict[str, Any]:
     """What the constraint reads of the flow at the base actions: the stored fields of `Model`, or computed ones."""
     velocity = nets.behaviour.velocity(state.params["flow"], base.observations)
     if batch.proposals is None:
-        anchor_key = jax.random.fold_in(key, 2)
+        time_key, anchor_key = jax.random.fold_in(key, 1), jax.random.fold_in(key, 2)
         anchors = nets.constraint.anchors(velocity, base.actions, anchor_key, nets.config.flow_steps)
         known = {"anchors": jax.lax.stop_gradient(anchors)}
     else:
-        known = {"anchors": base.actions, **base.kept}
+        known, time_key = {"anchors": base.actions, **base.kept}, flow_key  # a frozen flow has no loss
     if nets.constraint.t_eps == "auto":
-        time_key, time = jax.random.fold_in(key, 1), state.params["t_eps"]
-        known["t_eps"] = constraints.calibrate(time, state.step, velocity, base.data_actions, time_key)
+        known["t_eps"] = constraints.calibrate(state.params["t_eps"], state.step, velocity, base.data, time_key)
     return known
 
 
 def critic_loss(nets: Nets, target, batch: Batch, next_base, key: PRNGKey, own, params):
-    """(Q(s, a) - r - gamma m Qbar(s', a_0' + delta(s', a_0')))^2"""
     displacement = nets.residual.apply(params["residual"], batch.next_observations, next_base)
     next_actions = jnp.clip(next_base + displacement, -1.0, 1.0)
     return backbone.policy_critic_loss(nets.critic, own, target, batch, next_actions, nets.config, key)
 
 
 def flow_loss(nets: Nets, batch: Batch, key: PRNGKey, own, params):
-    """Flow matching on the data's actions."""
     return nets.behaviour.loss(own, batch, key), {}
 
 
 def residual_loss(nets: Nets, base: BaseActions, known: dict[str, Any], budget, key: PRNGKey, own, params):
-    """lambda D(delta; s, a_0) - Q(s, a_0 + delta) / mean|Q|"""
     field = partial(nets.residual.apply, own, base.observations)
     displacement = field(base.actions)
     actions = jnp.clip(base.actions + displacement, -1.0, 1.0)
@@ -134,14 +129,14 @@ def residual_loss(nets: Nets, base: BaseActions, known: dict[str, Any], budget, 
     model = Model.at(nets.behaviour, params["flow"], base.observations, **known)
     costs = nets.constraint.penalty(Move(field, base.actions, displacement), model, key)
     penalty = nets.chunk_factor * nets.constraint.mean(costs)
-    weight = MULTIPLIERS[nets.config.multiplier].weight(params["multiplier"], penalty, budget)
-    weight = jax.lax.stop_gradient(weight)
+    weight = jax.lax.stop_gradient(MULTIPLIERS[nets.config.multiplier].weight(params["multiplier"], penalty, budget))
     metrics = {"q_policy": q.mean(), "penalty": penalty, "multiplier": weight}
     return weight * penalty - q_scale * q.mean(), metrics | refined.displacement_metrics(base.actions, displacement)
 
 
 def make(config: Any, spec: Spec, *, residual_loss=residual_loss, solve_at: tuple[States, ...] = BOTH) -> Algorithm:
-    """The algorithm. DeFlow is this with the isotropic constraint; a variation may have another residual loss."""
+    """The algorithm. DeFlow is this with the isotropic constraint. Variations may have another `residual_loss`, which
+    logs `penalty`, or learn at the next states alone, by `solve_at` ("next_observations",): one flow solve less."""
     nets, adam = make_nets(config, spec), optax.adam(config.learning_rate)
     multiplier, calibrated = MULTIPLIERS[nets.config.multiplier], nets.constraint.t_eps == "auto"
 
@@ -157,12 +152,10 @@ def make(config: Any, spec: Spec, *, residual_loss=residual_loss, solve_at: tupl
     def update(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
         base_key, flow_key, penalty_key = jax.random.split(key, 3)
         base = base_actions(nets.behaviour, state.params["flow"], batch, (base_key, base_key), solve_at)
-        known = known_of_flow(nets, state, batch, base, penalty_key)
-        opened = jnp.minimum(1.0, (state.step + 1) / config.warmup) if config.warmup else 1.0
-        budget = nets.budget * opened
-        target, next_base = state.target["critic"], base.next_actions
+        known = known_of_flow(nets, state, batch, base, flow_key, penalty_key)
+        budget = nets.budget * (jnp.minimum(1.0, (state.step + 1) / config.warmup) if config.warmup else 1.0)
         losses = {
-            "critic": partial(critic_loss, nets, target, batch, next_base, penalty_key),
+            "critic": partial(critic_loss, nets, state.target["critic"], batch, base.next_actions, penalty_key),
             "flow": partial(flow_loss, nets, batch, flow_key),
             "residual": partial(residual_loss, nets, base, known, budget, penalty_key),
         }
@@ -196,8 +189,8 @@ def make(config: Any, spec: Spec, *, residual_loss=residual_loss, solve_at: tupl
             model = Model.at(nets.behaviour, flow, observations, anchors=base)
             return nets.constraint.prepare(model, base, jax.random.fold_in(key, 1), config.flow_steps)
 
-        states = nets.constraint.prepare_states
-        return propose(nets.behaviour, flow, observations, key, config.proposals, prepared, states)
+        of_states = nets.constraint.prepare_states
+        return propose(nets.behaviour, flow, observations, key, config.proposals, prepared, of_states)
 
     def transport(state: State, observations) -> Transport:
         flow, field = state.params["flow"], partial(nets.residual.apply, state.params["residual"], observations)
@@ -210,9 +203,7 @@ def make(config: Any, spec: Spec, *, residual_loss=residual_loss, solve_at: tupl
         model = Model.at(nets.behaviour, flow, observations, anchors=None)
         return Transport(model.velocity, model.sample, field, penalty, nets.budget, nets.constraint.unit)
 
-    def displacement(params, observations, base, key):
-        return nets.residual.apply(params["residual"], observations, base)
-
+    displacement = lambda params, states, base, key: nets.residual.apply(params["residual"], states, base)  # noqa: E731
     act_with_base = refined.act_by(nets.critic, nets.behaviour, spec, displacement)
     policy = lambda state: state._replace(target=None, optimiser=None)  # noqa: E731
     return with_base(init, update, act_with_base, policy, transport, draw)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import optax
 
 from fidec import nn
-from fidec.algos.common import backbone, base_actions, refined
+from fidec.algos.common import backbone, base_actions, options, refined
 from fidec.algos.common.base import Algorithm, Method, State, Transport, with_base
 from fidec.algos.constraints import CONSTRAINTS, Model, Quadratic
 from fidec.algos.constraints.isotropic import Isotropic
@@ -37,7 +37,7 @@ class ClosedFormConfig(refined.RefinedConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        backbone.at_least_one(self, "refine_steps")
+        options.at_least_one(self, "refine_steps")
         constraint = self.build_constraint()
         if not isinstance(constraint, Quadratic):
             raise ConfigError(f"the closed form needs a quadratic constraint, not {self.constraint}; choose renoised")

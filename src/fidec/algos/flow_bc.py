@@ -16,14 +16,14 @@ import jax.numpy as jnp
 import optax
 
 from fidec import optim
-from fidec.algos.common import backbone
+from fidec.algos.common import backbone, options
 from fidec.algos.common.base import Algorithm, Method, State
 from fidec.errors import ConfigError
 from fidec.types import Batch, Metrics, PRNGKey, Spec
 
 
 @dataclass(frozen=True)
-class FlowBCConfig(backbone.NetworkConfig):
+class FlowBCConfig(options.NetworkConfig):
     """Flow BC's options."""
 
     flow_steps: int = 10
@@ -33,7 +33,7 @@ class FlowBCConfig(backbone.NetworkConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        backbone.at_least_one(self, "flow_steps")
+        options.at_least_one(self, "flow_steps")
         if not 0 <= self.average < 1:
             raise ConfigError(f"average must lie in [0, 1), not {self.average}")
 

@@ -18,14 +18,14 @@ import jax.numpy as jnp
 import optax
 
 from fidec import nn
-from fidec.algos.common import backbone, base_actions
+from fidec.algos.common import backbone, base_actions, options
 from fidec.algos.common.base import Algorithm, Method, State, with_base
 from fidec.ops import values
 from fidec.types import Batch, Metrics, PRNGKey, Spec
 
 
 @dataclass(frozen=True)
-class FQLConfig(backbone.BehaviourConfig):
+class FQLConfig(options.BehaviourConfig):
     """FQL's options."""
 
     alpha: float = 10.0
@@ -35,7 +35,7 @@ class FQLConfig(backbone.BehaviourConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        backbone.not_negative(self, "alpha")
+        options.not_negative(self, "alpha")
 
 
 def make(config: FQLConfig, spec: Spec) -> Algorithm:

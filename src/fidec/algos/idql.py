@@ -21,7 +21,7 @@ import jax
 import optax
 
 from fidec import nn
-from fidec.algos.common import backbone
+from fidec.algos.common import backbone, options
 from fidec.algos.common.base import Algorithm, Method, State, with_base
 from fidec.algos.iql import ExpectileConfig, value_losses
 from fidec.errors import ConfigError
@@ -52,8 +52,8 @@ class DiffusionConfig(ExpectileConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        backbone.at_least_one(self, "diffusion_steps", "denoiser_width", "denoiser_blocks")
-        backbone.not_negative(self, "weight_decay", "decay_steps")
+        options.at_least_one(self, "diffusion_steps", "denoiser_width", "denoiser_blocks")
+        options.not_negative(self, "weight_decay", "decay_steps")
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout must lie in [0, 1), not {self.dropout}")
         if not 0 < self.ema_rate <= 1:
@@ -69,7 +69,7 @@ class IDQLConfig(DiffusionConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        backbone.at_least_one(self, "samples")
+        options.at_least_one(self, "samples")
 
 
 class DiffusionPolicy:
@@ -124,7 +124,7 @@ def optimisers(config: DiffusionConfig) -> dict[str, optax.GradientTransformatio
 
 
 def make(config: IDQLConfig, spec: Spec) -> Algorithm:
-    backbone.require_flat(spec, "idql")
+    options.require_flat(spec, "idql")
     critic, value = value_networks(config)
     behaviour = DiffusionPolicy(config, spec)
     adams, rates = optimisers(config), {"critic": config.target_rate, "denoiser": config.ema_rate}

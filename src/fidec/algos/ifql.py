@@ -14,7 +14,7 @@ from typing import Any
 import optax
 
 from fidec import nn
-from fidec.algos.common import backbone, base_actions
+from fidec.algos.common import backbone, base_actions, options
 from fidec.algos.common.base import Algorithm, Method, State, with_base
 from fidec.algos.iql import ExpectileConfig, value_losses
 from fidec.ops import policies
@@ -34,7 +34,7 @@ class IFQLConfig(ExpectileConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        backbone.at_least_one(self, "samples", "flow_steps")
+        options.at_least_one(self, "samples", "flow_steps")
 
 
 def make(config: IFQLConfig, spec: Spec) -> Algorithm:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import optax
 
 from fidec import nn
-from fidec.algos.common import backbone
+from fidec.algos.common import backbone, options
 from fidec.algos.common.base import Algorithm, Method, State
 from fidec.errors import ConfigError
 from fidec.ops import policies, values
@@ -26,7 +26,7 @@ from fidec.types import Batch, Metrics, PRNGKey, Spec
 
 
 @dataclass(frozen=True)
-class ExpectileConfig(backbone.ValueConfig):
+class ExpectileConfig(options.ValueConfig):
     """Options of expectile value learning."""
 
     q_aggregate: values.Aggregate = "min"
@@ -52,7 +52,7 @@ class IQLConfig(ExpectileConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        backbone.not_negative(self, "alpha", "exploration_noise")
+        options.not_negative(self, "alpha", "exploration_noise")
 
 
 def value_losses(

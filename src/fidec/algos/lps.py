@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import optax
 
 from fidec import nn
-from fidec.algos.common import backbone
+from fidec.algos.common import backbone, options
 from fidec.algos.common.base import Algorithm, Method, State
 from fidec.errors import ConfigError
 from fidec.ops import flow, meanflow, values
@@ -34,7 +34,7 @@ from fidec.types import Batch, Metrics, Params, PRNGKey, Spec
 
 
 @dataclass(frozen=True)
-class LPSConfig(backbone.FlowConfig):
+class LPSConfig(options.FlowConfig):
     """LPS's options."""
 
     q_aggregate: values.Aggregate = "min"
@@ -54,7 +54,7 @@ class LPSConfig(backbone.FlowConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        backbone.not_negative(self, "exploration_noise")
+        options.not_negative(self, "exploration_noise")
         if not 0 < self.interval_share <= 1:
             raise ConfigError(f"interval_share must lie in (0, 1], not {self.interval_share}")
 

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import optax
 
 from fidec import nn, optim
-from fidec.algos.common import backbone, base_actions
+from fidec.algos.common import backbone, base_actions, options
 from fidec.algos.common.base import Algorithm, Method, State, with_base
 from fidec.errors import ConfigError
 from fidec.ops import adjoint, policies
@@ -36,7 +36,7 @@ from fidec.types import Batch, Metrics, Params, PRNGKey, Spec
 
 
 @dataclass(frozen=True)
-class QAMConfig(backbone.FlowConfig):
+class QAMConfig(options.FlowConfig):
     """QAM's options. The defaults are those of the released code, but for the temperature."""
 
     variant: Literal["plain", "edit", "one_step"] = "plain"
@@ -62,7 +62,7 @@ class QAMConfig(backbone.FlowConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        backbone.not_negative(self, "inverse_temperature", "edit_scale", "alpha")
+        options.not_negative(self, "inverse_temperature", "edit_scale", "alpha")
         if not (self.grad_clip is None or self.grad_clip > 0):
             raise ConfigError(f"grad_clip must be positive, or None for no clipping, not {self.grad_clip}")
 

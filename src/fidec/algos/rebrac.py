@@ -19,14 +19,14 @@ import jax.numpy as jnp
 import optax
 
 from fidec import nn, optim
-from fidec.algos.common import backbone
+from fidec.algos.common import backbone, options
 from fidec.algos.common.base import Algorithm, Method, State
 from fidec.ops import values
 from fidec.types import Batch, Metrics, PRNGKey, Spec
 
 
 @dataclass(frozen=True)
-class ReBRACConfig(backbone.ValueConfig):
+class ReBRACConfig(options.ValueConfig):
     """ReBRAC's options."""
 
     q_aggregate: values.Aggregate = "min"
@@ -51,9 +51,9 @@ class ReBRACConfig(backbone.ValueConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        backbone.at_least_one(self, "actor_interval")
-        backbone.not_negative(self, "actor_penalty", "critic_penalty", "noise", "noise_limit")
-        backbone.not_negative(self, "exploration_noise", "exploration_noise_limit")
+        options.at_least_one(self, "actor_interval")
+        options.not_negative(self, "actor_penalty", "critic_penalty", "noise", "noise_limit")
+        options.not_negative(self, "exploration_noise", "exploration_noise_limit")
 
 
 def perturb(key: PRNGKey, actions: jax.Array, std: float, limit: float) -> jax.Array:

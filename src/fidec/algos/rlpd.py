@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import optax
 
 from fidec import nn
-from fidec.algos.common import backbone
+from fidec.algos.common import backbone, options
 from fidec.algos.common.base import Algorithm, Explore, Method, State
 from fidec.errors import ConfigError
 from fidec.ops import policies, values
@@ -30,7 +30,7 @@ from fidec.types import Batch, Metrics, PRNGKey, Spec
 
 
 @dataclass(frozen=True)
-class RLPDConfig(backbone.ValueConfig):
+class RLPDConfig(options.ValueConfig):
     """RLPD's options."""
 
     target_entropy_scale: float = 0.5
@@ -88,7 +88,7 @@ def explore_by_sample(actor: Any) -> Explore:
 
 
 def make(config: RLPDConfig, spec: Spec) -> Algorithm:
-    backbone.require_flat(spec, "rlpd")
+    options.require_flat(spec, "rlpd")
     actor: Any = nn.GaussianActor(config.hidden, spec.action_dim)
     critic: Any = nn.Critic(config.hidden, ensemble=config.critics)
     adam = optax.adam(config.learning_rate)

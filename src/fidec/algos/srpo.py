@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from fidec import nn
 from fidec.algos import idql
-from fidec.algos.common import backbone
+from fidec.algos.common import backbone, options
 from fidec.algos.common.base import Algorithm, Method, State
 from fidec.algos.iql import value_losses
 from fidec.errors import ConfigError
@@ -44,7 +44,7 @@ class SRPOConfig(idql.DiffusionConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        backbone.not_negative(self, "beta")
+        options.not_negative(self, "beta")
         if not self.policy_hidden or min(self.policy_hidden) < 1:
             raise ConfigError(f"every width of policy_hidden must be at least 1, not {self.policy_hidden}")
 
@@ -56,7 +56,7 @@ def divide_by_rms(gradient: jax.Array) -> jax.Array:
 
 
 def make(config: SRPOConfig, spec: Spec) -> Algorithm:
-    backbone.require_flat(spec, "srpo")
+    options.require_flat(spec, "srpo")
     critic, value = idql.value_networks(config)
     behaviour = idql.DiffusionPolicy(config, spec)
     actor: Any = nn.Actor(config.policy_hidden, spec.action_dim, activation=jax.nn.relu)

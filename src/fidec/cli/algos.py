@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import tyro
 
 from fidec import algos
-from fidec.algos.common import backbone
+from fidec.algos.common import options as common
 from fidec.algos.common.base import COMMON_LOGS, METHODS
 from fidec.cli.output import parse, print_json, print_table
 
@@ -101,12 +101,13 @@ def _docstrings_under_fields(cls: type) -> dict[str, str]:
 
 
 def _modules(method: algos.Method) -> list[str]:
-    """The module that makes the method, then those whose options it inherits. The backbone goes without saying."""
+    """The module of the method, then those whose options it inherits. Common options go without saying."""
     make: Any = method.make
     while isinstance(make, functools.partial):
         make = make.func
-    names = [make.__module__, *(cls.__module__ for cls in method.config.__mro__)]
-    return [name for name in dict.fromkeys(names) if name not in ("builtins", backbone.__name__)]
+    names = [cls.__module__ for cls in method.config.__mro__]
+    names = names if make.__module__ in names else [make.__module__, *names]
+    return [name for name in dict.fromkeys(names) if name not in ("builtins", common.__name__)]
 
 
 def _docstring(module: str) -> str:

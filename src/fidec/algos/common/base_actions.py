@@ -32,7 +32,7 @@ class BaseActions(NamedTuple):
     """The states at which the method learns to move them."""
     actions: jax.Array
     """Base actions at these states."""
-    data_actions: jax.Array
+    data: jax.Array
     """The data's actions at these states."""
     next_actions: jax.Array
     """Base actions at the next states. If the flow was solved at the observations alone, those of `actions`."""
@@ -54,8 +54,8 @@ def solved(flow: FlowPolicy, params: Params, batch: Batch, key: PRNGKey, at: tup
     features = features[0] if len(at) == 1 else jnp.concatenate(features)
     noise = jax.random.normal(key, (len(at) * rows, d))
     actions = jax.lax.stop_gradient(flow.sample(params, features, noise, encoded=True))
-    data_actions = batch.actions if at[0] == "observations" else batch.next_actions
-    return BaseActions(getattr(batch, at[0]), actions[:rows], data_actions, actions[-rows:], {"noise": noise[:rows]})
+    data = batch.actions if at[0] == "observations" else batch.next_actions
+    return BaseActions(getattr(batch, at[0]), actions[:rows], data, actions[-rows:], {"noise": noise[:rows]})
 
 
 def stored(batch: Batch, key: PRNGKey) -> BaseActions:

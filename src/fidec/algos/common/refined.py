@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fidec.algos import constraints
-from fidec.algos.common import backbone
+from fidec.algos.common import backbone, options
 from fidec.algos.common.base import ActWithBase, State
 from fidec.errors import ConfigError
 from fidec.ops import policies
@@ -18,7 +18,7 @@ from fidec.types import Spec
 
 
 @dataclass(frozen=True)
-class RefinedConfig(backbone.BehaviourConfig):
+class RefinedConfig(options.BehaviourConfig):
     """Options of every method that moves the actions of a behaviour flow. It also has a `constraint`."""
 
     budget: float | None = None
