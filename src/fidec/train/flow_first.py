@@ -166,6 +166,7 @@ def draw_proposals(
     if not jax.tree.leaves(proposal_shapes(algorithm, spec, 1)):
         return {}
     key, total = rng.stream(seed, "propose"), dataset.size
+    assert algorithm.propose is not None  # `check_takes_flow`
     propose = jax.jit(algorithm.propose)
     with Progress(total, name="drawing the flow's proposals", unit="row", enabled=not quiet) as progress:
         return map_rows(
