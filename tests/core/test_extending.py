@@ -71,7 +71,7 @@ def test_the_page_works_as_an_installed_package(installed, compile_cache, capsys
                 assert code == 0, f"fidec {line}\n{err}"
                 assert out, f"fidec {line} printed nothing"
                 commands += 1
-    assert commands == 9
+    assert commands == 11
     assert "line:long" in {info.id for info in FAMILIES.get("line").tasks()}
 
 
