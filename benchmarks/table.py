@@ -38,7 +38,7 @@ from fidec.envs.families import d4rl
 from fidec.errors import BusyError, ConfigError, DataError, RunError
 from fidec.launch import launch, usable_cores
 from fidec.register import unknown
-from fidec.stats import nested_mean
+from fidec.stats import Interval, nested_mean, success_rate
 from fidec.store.files import atomic_write
 from fidec.store.lock import lock_open_file
 from fidec.store.rundir import RunDirectory
@@ -373,6 +373,14 @@ def mean(row: Row) -> float:
     return float(np.mean(scored(row))) if scored(row) else float("nan")
 
 
+def interval(task: str, rows: Sequence[Row]) -> Interval:
+    """Of the mean over seeds: of a success in percent, or of D4RL's score."""
+    runs = [scored(row) for row in rows]
+    if task in D4RL_FILES:
+        return nested_mean(runs)
+    return Interval(*(100 * end for end in success_rate([[score / 100 for score in run] for run in runs])))
+
+
 def table(rows: Sequence[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and lines: a task, a method and a noise each, the means over seeds, and the interval of the last."""
     if not rows:
@@ -385,7 +393,7 @@ def table(rows: Sequence[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         at = [[row for row in own if row["updates"] == updates and scored(row)] for updates in ends]
         seeds = " ".join(str(row["seed"]) for row in at[-1])
         means = [f"{np.mean([mean(row) for row in each]):.1f}" if each else "" for each in at]
-        within = "[{:.1f}, {:.1f}]".format(*nested_mean([scored(row) for row in at[-1]])) if at[-1] else ""
+        within = "[{:.1f}, {:.1f}]".format(*interval(task, at[-1])) if at[-1] else ""
         spent = [row["core_seconds"] for row in own]
         minutes = "" if None in spent else f"{sum(spent) / 60 / len({row['seed'] for row in own}):.1f}"
         failed, label = sum(row["failed"] for row in own), f"{method} noise 0" if noise == 0 else method
