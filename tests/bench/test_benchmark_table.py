@@ -158,7 +158,7 @@ def test_the_table_shows_means_and_the_interval_of_the_end(machine, tmp_path, ca
     assert header[:3] == ["task", "method", "seeds"]
     assert lines[2][:7] == [CUBE, "fql", "0", "1", "5.0", "5.0", "2.0"]
     assert lines[1][1:4] == ["flow_bc", "noise", "0"]
-    assert lines[2][7:] == ["[0.0,", "5.0]", "0", "3.0"]
+    assert lines[2][7:] == ["[0.0,", "8.0]", "0", "3.0"]
 
 
 def test_a_failed_episode_has_no_score():
