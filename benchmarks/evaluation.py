@@ -25,7 +25,7 @@ from fidec.cli.output import parse, print_json, print_table
 from fidec.envs.factory import factory_of
 from fidec.envs.pool import EnvPool
 from fidec.errors import ConfigError, EnvError
-from fidec.train.acting import lane_actor
+from fidec.train.acting import PUBLISHED, episode_policy
 from fidec.types import Spec
 
 
@@ -59,7 +59,7 @@ class Evaluation:
             raise ConfigError("this benchmark needs a task with vector observations, not images")
         algorithm = algos.make("fidec", spec, hidden=hidden)
         state = jax.jit(algorithm.init)(rng.stream(0, "init"))
-        self._actor = lane_actor(algorithm, algorithm.policy(state), rng.stream(0, "evaluate"), spec)
+        self._actor = episode_policy(algorithm, algorithm.policy(state), rng.stream(0, "evaluate"), spec, PUBLISHED)
         self._actor(np.zeros((count, *self.pool.observation_shape), np.float32), *np.zeros((2, count), np.int64))
         self.seconds: list[float] = []
         self.steps = self.calls = 0

@@ -29,7 +29,7 @@ from benchmarks.latency import policy_of, print_markdown
 from fidec import compilation
 from fidec.cli.output import parse, print_json
 from fidec.launch import launch
-from fidec.serve.wire import write_msgpack
+from fidec.serve.serialization import write_msgpack
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ _PUBLIC = {
     "export_policy": "fidec.export.run",  # `fidec.export` is the package
     "fit": "fidec.api",
     "load_dataset": "fidec.data",
-    "load_policy": "fidec.train.loading",
+    "load_policy": "fidec.train.policy",
     "make_algorithm": "fidec.algos:make",  # `fidec.make` is the package that makes data
     "resume": "fidec.train.run",
 }
@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from fidec.errors import FidecError as FidecError
     from fidec.export.run import export_policy as export_policy
     from fidec.report.compare import compare as compare
-    from fidec.train.loading import load_policy as load_policy
     from fidec.train.policy import Policy as Policy
+    from fidec.train.policy import load_policy as load_policy
     from fidec.train.run import resume as resume
     from fidec.types import Batch as Batch
     from fidec.types import Spec as Spec

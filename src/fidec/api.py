@@ -6,15 +6,16 @@ import dataclasses
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast, overload
+from typing import Any, Unpack, cast, overload
 
 from fidec.data import OfflineDataset
 from fidec.envs.factory import MakeEnv
 from fidec.envs.video import check_video
 from fidec.errors import ConfigError
 from fidec.register import unknown
-from fidec.train.assess import Assessment
+from fidec.train.acting import NAMES, ActArguments, ActOptions
 from fidec.train.config import RunConfig
+from fidec.train.evaluation import PolicyEvaluation
 from fidec.train.protocol import resolve_options
 from fidec.train.run import Result, train, train_seeds
 from fidec.train.session import Callback
@@ -95,26 +96,30 @@ def evaluate(
     episodes: int = 50,
     base: bool = False,
     video: str | Path | None = None,
-    **choices: Any,
+    seed: int | None = None,
+    envs: int = 0,
+    scale_actions: bool = False,
+    **act: Unpack[ActArguments],
 ) -> dict[str, Any]:
     """Evaluate the policy of a run, as `fidec eval` does; the result is what `fidec eval --json` prints.
 
     By default in the run's environment. One that was given to `fit` as a function has to be given again. The means
     are under "refined", or under "policy" if the method refines no base policy, as bc. With `base` the behaviour flow
     is evaluated on the same episodes. `video` is the path of an mp4 of the first three episodes; if it cannot be
-    written, a warning says why. `choices` are `seed`, `envs` (processes), `candidates`, `noise`, the factor of
-    the policy's random draws, `strength`, the factor of the displacement of a refined policy, `replan`, the steps
-    that are played of a chunk of actions, `ensemble`, the mean over overlapping chunks, and `scale_actions`, as in
-    training.
+    written, a warning says why. `envs` are processes, and `scale_actions` is as in training. The other arguments are
+    how the policy acts: `candidates`, `noise`, the factor of its random draws, `strength`, the factor of the
+    displacement of a refined policy, `replan`, the steps that are played of a chunk of actions, and `ensemble`, the
+    mean over overlapping chunks.
     """
-    known = {"seed", "envs", "candidates", "noise", "strength", "replan", "ensemble", "scale_actions"}
-    _check_names("evaluate", choices, known, {"env", "task", "episodes", "base", "video"})
+    others = {"env", "task", "episodes", "base", "video", "seed", "envs", "scale_actions"}
+    _check_names("evaluate", dict(act), set(NAMES), others)
     if video is not None:
         check_video(Path(video))
-    assessment = Assessment.of(directory, task=task, env=env, **choices)
-    result = assessment.evaluate(episodes, base=base)
+    where: dict[str, Any] = {"task": task, "env": env, "scale_actions": scale_actions}
+    evaluation = PolicyEvaluation.of(directory, ActOptions(**act), seed=seed, envs=envs, **where)
+    result = evaluation.evaluate(episodes, base=base)
     if video is not None:
-        reason = assessment.record(video, episodes=min(3, episodes))
+        reason = evaluation.record(video, episodes=min(3, episodes))
         result["video"] = str(video) if reason is None else None
         if reason is not None:
             warnings.warn(reason, stacklevel=2)

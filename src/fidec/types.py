@@ -101,8 +101,8 @@ class Spec:
 
     An action of a method is a chunk of `chunk` steps, side by side; `action_dim` is the dimension of the chunk. A
     policy plays the first `replan` steps of a chunk before it chooses the next one. With `ensemble`, the action of a
-    step is a mean over all chunks that have the step (`fidec.train.chunks`). With `delay`, an observation is that
-    many steps old when its action begins, and contains the actions since then (`fidec.data.delay`).
+    step is a mean over all chunks that have the step (`fidec.train.action_chunks`). With `delay`, an observation is
+    that many steps old when its action begins, and contains the actions since then (`fidec.data.delay`).
     """
 
     observation_shape: tuple[int, ...]

@@ -19,9 +19,8 @@ from fidec import algos
 from fidec.algos.common.base import METHODS
 from fidec.errors import ConfigError
 from fidec.store.trees import load_tree, save_tree
-from fidec.train.acting import dials, select_act
-from fidec.train.loading import load_policy
-from fidec.train.policy import Policy
+from fidec.train.acting import ActOptions
+from fidec.train.policy import Policy, load_policy
 from fidec.types import Spec
 from helpers.algorithms import assert_close, equal, fast_jit, make_batch, with_params
 
@@ -309,13 +308,13 @@ def test_a_method_says_whether_it_has_candidates_and_base_actions(case):
     made, state, observations, key = algorithm(case), fresh(case), observations_of(case, 3), jax.random.key(0)
     if made.choose is None:
         with pytest.raises(ConfigError, match="no candidates"):
-            select_act(made, candidates=2)
+            ActOptions(candidates=2).function(made)
     else:
         shapes = jax.eval_shape(partial(made.choose, candidates=2), made.policy(state), observations, key)
         assert shapes.shape == (3, 2)
     if made.act_with_base is None:
         with pytest.raises(ConfigError, match="no base policy"):
-            select_act(made, return_base=True)
+            ActOptions().function(made, "too")
     else:
         actions, base = compiled(case, "act_with_base")(made.policy(state), observations, key)
         assert base.shape == (3, 2)
@@ -335,12 +334,13 @@ def any_policy(case):
 def test_the_noise_of_acting_is_scaled(case):
     """By 1 not at all, and by 0 so that the key has no effect. One program serves all factors.
 
-    As an argument, the factor 1 may change how XLA combines constants. So `dials` does not pass it.
+    As an argument, the factor 1 may change how XLA combines constants. So `ActOptions.dials` does not pass it.
     """
     made, observations, state = algorithm(case), observations_of(case, 3), any_policy(case)
     act: Any = compiled(case, "act" if made.act_with_base is None else "act_with_base")
     first, second = jax.random.key(0), jax.random.key(1)
-    assert dials(select_act(made, return_base=made.act_with_base is not None), noise=1.0) == {}
+    given = ActOptions(noise=1.0)
+    assert given.dials(given.function(made, "no" if made.act_with_base is None else "too")) == {}
     assert_close(act(state, observations, first), act(state, observations, first, noise=np.float32(1)), atol=1e-5)
     programs = act._cache_size()
     still = [act(state, observations, key, noise=np.float32(0)) for key in (first, second)]
@@ -353,14 +353,14 @@ def test_the_noise_of_acting_is_scaled(case):
 @pytest.mark.parametrize("case", METHODS.builtin())
 def test_only_methods_that_move_a_base_action_scale_the_displacement(case):
     made = algorithm(case)
-    for base in (False, True) if made.act_with_base else (False,):
-        act = select_act(made, return_base=base)
-        assert dials(act, strength=1.0) == {}
+    for base in ("no", "too", "only") if made.act_with_base else ("no",):
+        act = ActOptions().function(made, base)
+        assert ActOptions(strength=1.0).dials(act) == {}
         if case in ("fidec", "deflow", "fidec_closed_form"):
-            assert dials(act, noise=0.5, strength=0) == {"noise": 0.5, "strength": 0}
+            assert ActOptions(noise=0.5, strength=0).dials(act) == {"noise": 0.5, "strength": 0}
         else:
             with pytest.raises(ConfigError, match="does not move a base action by a displacement, so strength must"):
-                dials(act, strength=0.5)
+                ActOptions(strength=0.5).dials(act)
 
 
 @every_case

@@ -21,9 +21,9 @@ from fidec.envs.video import record
 from fidec.errors import CheckpointError, ConfigError, EnvError
 from fidec.export import run as exporting
 from fidec.export.run import export_policy
-from fidec.serve.lanes import Lanes
+from fidec.serve.batching import ServedPolicy
 from fidec.store import files
-from fidec.train.evaluate import Evaluator, check_spaces
+from fidec.train.evaluation import Evaluator, check_spaces
 from fidec.train.policy import Frames, Policy
 from fidec.types import Part, Spec
 from helpers import some
@@ -198,7 +198,7 @@ def test_the_server_takes_parts(policy):
     stacked = [frames(each) for each in shown]
     policy.reset(0)
     expected = [policy(each) for each in stacked]
-    lanes = Lanes(policy, largest=1)
+    lanes = ServedPolicy(policy, largest=1)
 
     def message(parts: dict[str, np.ndarray], **more: Any) -> bytes:
         return pack({f"observation/{name}": each for name, each in parts.items()} | more)

@@ -34,7 +34,7 @@ from fidec.envs.factory import EnvFactory
 from fidec.envs.pool import Episode
 from fidec.errors import ConfigError
 from fidec.store import rundir
-from fidec.train import evaluate
+from fidec.train import evaluation
 from fidec.types import Batch, Spec
 
 ROOT = Path(__file__).parents[2]
@@ -309,12 +309,12 @@ class OneEpisode:
 
 
 def test_glossary_has_the_evaluation_and_the_times(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(evaluate, "EnvPool", OneEpisode)
+    monkeypatch.setattr(evaluation, "EnvPool", OneEpisode)
     spec = Spec(observation_shape=(3,), action_dim=2)
     nothing: Any = lambda *_: None  # noqa: E731
     algorithm = algos.Algorithm(nothing, nothing, nothing, nothing)
     env = EnvFactory("any", nothing, score=lambda summary: 0.0)
-    with evaluate.Evaluator(env, spec, envs=1, episodes=1) as evaluator:
+    with evaluation.Evaluator(env, spec, envs=1, episodes=1) as evaluator:
         summary, episodes, _ = evaluator(algorithm, None, 0, 0)
     assert glossary("evaluation/") == set(summary)
     assert set(summary) > set(summarise(episodes))

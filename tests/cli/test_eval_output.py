@@ -14,7 +14,7 @@ from fidec.envs.evaluate import summarise
 from fidec.envs.factory import EnvFactory
 from fidec.envs.pool import Episode
 from fidec.errors import ConfigError
-from fidec.train import assess
+from fidec.train import evaluation as evaluations
 from fidec.types import Spec
 
 
@@ -64,16 +64,16 @@ class FakeEvaluator:
         return summarise(rows) | {"score": None}, rows, 0.0
 
 
-def assessed(act_with_base: Any) -> assess.Assessment:
+def assessed(act_with_base: Any) -> evaluations.PolicyEvaluation:
     policy: Any = SimpleNamespace(
         algo="some", algorithm=SimpleNamespace(act_with_base=act_with_base), spec=Spec((3,), 2), state=None, info={}
     )
     env: Any = EnvFactory("Own-v0", lambda mode: None, lambda summary: None)  # type: ignore[arg-type]
-    return assess.Assessment(Path("run"), policy, env, 0, 1, 1, 60.0)
+    return evaluations.PolicyEvaluation(Path("run"), policy, env, 0, 1, 60.0)
 
 
 def test_only_a_method_that_refines_a_base_policy_has_a_refined_one(monkeypatch, capsys):
-    monkeypatch.setattr(assess, "Evaluator", FakeEvaluator)
+    monkeypatch.setattr(evaluations, "Evaluator", FakeEvaluator)
     clone = assessed(None)
     result = clone.evaluate(2)
     assert {"base", "refined", "policy"} & set(result) == set(result["episodes"]) == {"policy"}

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fidec.algos import Algorithm
 from fidec.envs.evaluate import compare, measure
 from fidec.envs.pool import Episode
 from fidec.errors import ConfigError
 from fidec.report.ladder import draw_ladder
-from fidec.train.ladder import cells_of
+from fidec.train.acting import PUBLISHED
+from fidec.train.evaluation import cells_of
 from fidec.train.policy import Policy
 from fidec.types import Spec
 from helpers.runs import check_error
@@ -69,7 +71,8 @@ def test_a_ladder_of_a_policy(cli, tiny, tiny_env, compile_cache, tmp_path):
 
 
 def assessed(act: Any) -> Any:
-    return SimpleNamespace(candidates=1, policy=SimpleNamespace(algorithm=SimpleNamespace(act=act)))
+    none: Any = None
+    return SimpleNamespace(act=PUBLISHED, policy=SimpleNamespace(algorithm=Algorithm(none, none, act, none)))
 
 
 def test_a_method_without_a_displacement_has_noise_alone():

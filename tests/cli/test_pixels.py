@@ -15,8 +15,7 @@ from fidec.envs.pool import EnvPool
 from fidec.errors import ConfigError, EnvError, RunError
 from fidec.ops import images
 from fidec.train import dispatch, loop
-from fidec.train.assess import Assessment
-from fidec.train.evaluate import Evaluator
+from fidec.train.evaluation import Evaluator, PolicyEvaluation
 from fidec.types import Spec
 from helpers import some
 from helpers.room_env import ROOM, SIZE, Room, room_columns
@@ -140,7 +139,7 @@ def test_evaluation_shows_the_policy_what_the_data_would(trained):
 
 
 def test_a_policy_of_images_is_evaluated_in_its_environment(trained):
-    assessment = Assessment.of(trained, env=ROOM, envs=1)
+    assessment = PolicyEvaluation.of(trained, env=ROOM, envs=1)
     result = assessment.evaluate(3)
     rows = result["episodes"]["policy"]
     assert [row["status"] for row in rows] == ["ok"] * 3

@@ -22,7 +22,7 @@ from fidec.envs.frames import FrameStack
 from fidec.errors import CheckpointError, ConfigError, FidecError
 from fidec.store import files, trees
 from fidec.store.rundir import RunDirectory
-from fidec.train.acting import dials
+from fidec.train.acting import ActOptions
 from fidec.train.policy import CompilationWarning, Frames
 from helpers.runs import random_columns
 
@@ -104,11 +104,11 @@ def test_a_method_without_the_keywords_acts_as_published_only():
     def act(state, observations, key):
         return observations
 
-    assert dials(act, noise=1.0, strength=1.0) == {}
+    assert ActOptions(noise=1.0, strength=1.0).dials(act) == {}
     with pytest.raises(ConfigError, match="cannot scale its noise, so noise must be 1, not 0"):
-        dials(act, noise=0)
+        ActOptions(noise=0).dials(act)
     with pytest.raises(ConfigError, match="displacement, so strength must be 1, not 0"):
-        dials(act, strength=0)
+        ActOptions(strength=0).dials(act)
 
 
 def test_saved_again_it_is_the_same(run, tmp_path):
@@ -172,9 +172,16 @@ def test_missing_files_and_other_formats(run, tmp_path):
         files.write_json(run / "policy" / "policy.json", {**card, **changes})
         files.write_manifest(run / "policy")
 
-    rewrite(format=2)
-    with pytest.raises(CheckpointError, match="format 2, this fidec reads 1"):
+    rewrite(format=1)  # whose options of FiDec have other names
+    with pytest.raises(CheckpointError, match=r"format 1, and this fidec reads format 2: .*Train again, or use"):
         fidec.load_policy(run)
+    rewrite(format=3)
+    with pytest.raises(CheckpointError, match="format 3, and this fidec reads format 2: update fidec"):
+        fidec.load_policy(run)
+    for act in ({"noise": "0"}, {"candidates": 1.5}, {"noise": -1}):
+        rewrite(act=act)
+        with pytest.raises(fidec.FidecError, match=next(iter(act))):
+            fidec.load_policy(run)
     rewrite(algo="gone")
     with pytest.raises(ConfigError, match="no method 'gone'"):
         fidec.load_policy(run)

@@ -14,9 +14,9 @@ from fidec.bandit import Course, Moment
 from fidec.envs.factory import EnvFactory
 from fidec.envs.pool import Episode
 from fidec.errors import ConfigError
-from fidec.train.assess import Assessment
-from fidec.train.candidates import Candidate, candidates_of
-from fidec.train.selection import check_episodes, check_sources, describe, scores_of
+from fidec.train.acting import PUBLISHED, ActOptions
+from fidec.train.evaluation import PolicyEvaluation
+from fidec.train.selection import Candidate, candidates_of, check_episodes, check_sources, describe, scores_of
 from helpers.runs import check_error, random_columns
 
 SETTINGS = {"steps": 5, "batch_size": 8, "log_interval": 5, "quiet": True}
@@ -42,7 +42,7 @@ def described(arm: Candidate) -> tuple[str, float, float | None, bool]:
 
 
 def test_clones_come_first_and_those_of_one_flow_count_once(runs, tiny_env):
-    sources = [Assessment.of(runs[name], env=tiny_env, seed=0) for name in ("far", "near", "flow", "bc")]
+    sources = [PolicyEvaluation.of(runs[name], env=tiny_env, seed=0) for name in ("far", "near", "flow", "bc")]
     assert [described(arm) for arm in candidates_of(sources, (0, 1), (0.3,))] == [
         ("far", 0, 0, True),
         ("far", 1, 0, True),
@@ -71,7 +71,9 @@ def test_a_choice_through_the_command_line(cli, runs, tiny_env, tmp_path):
     # The episodes of a candidate are the first ones of an evaluation with this seed, one after another.
     chosen = arms[0]
     assert (chosen["strength"], chosen["noise"], result["of"]) == (0, 0, "success")
-    expected = Assessment.of(runs["near"], env=tiny_env, seed=3, envs=1, noise=0).evaluate(6, base=True)
+    expected = PolicyEvaluation.of(runs["near"], ActOptions(noise=0), env=tiny_env, seed=3, envs=1).evaluate(
+        6, base=True
+    )
     successes = [row["success"] for row in expected["episodes"]["base"]]
     assert chosen["scores"][:6] == successes[: chosen["episodes"]]
     assert result["history"][-1]["arm"] == result["recommended"]
@@ -116,7 +118,7 @@ def test_what_is_compared_is_the_score_of_the_environment():
 
 def arm(run: str, noise: float, strength: float | None) -> Candidate:
     source: Any = SimpleNamespace(
-        directory=Path(run), policy=SimpleNamespace(algo="fidec", info={"task": "t"}), step=7, candidates=1
+        directory=Path(run), policy=SimpleNamespace(algo="fidec", info={"task": "t"}), step=7, act=PUBLISHED
     )
     return Candidate(source, noise, strength, clone=strength == 0)
 
@@ -140,7 +142,7 @@ def test_the_sentences_say_how_sure_the_choice_is():
     assert unsure[1] == "The interval contains 0: it is not distinguishable from the clone."
     few = said([clone[:3], worse, better, worse], 2)
     assert few[1] == "3 pairs: too few to tell it from the clone. Play more --episodes."
-    assert "It is a clone: no other candidate has shown to be better." in said([clone, worse, worse, worse], 0)[0]
+    assert "It is a clone: no other candidate was shown to be better." in said([clone, worse, worse, worse], 0)[0]
     assert "fidec eval near --base --noise 0 --seed" in said([clone, worse, worse, worse], 0)[-1]
     assert "the clone (near with noise 1, strength 0) had 0.43" in said([worse, clone, better, worse], 2)[0]
     without = describe([arm("far", 1, None)], "return", Course([better], 0, [Moment(7, 0, 1.0)]))

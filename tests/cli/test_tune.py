@@ -11,7 +11,7 @@ from fidec import algos
 from fidec.bench import tune
 from fidec.bench.tune import candidates, default_budgets
 from fidec.errors import ConfigError
-from fidec.train.loading import load_policy
+from fidec.train.policy import load_policy
 from helpers.algorithms import equal
 from helpers.runs import check_error
 

@@ -23,7 +23,7 @@ from fidec.envs.process import EnvProcess, pickled, receive
 from fidec.envs.video import record
 from fidec.errors import ConfigError, EnvError, RunError
 from fidec.report.compare import compare
-from fidec.train.evaluate import check_spaces
+from fidec.train.evaluation import check_spaces
 from fidec.types import Spec
 from helpers import own_env
 from helpers.own_env import REACH, Reach
@@ -221,7 +221,7 @@ def test_a_misspelt_argument_gets_a_suggestion(columns, tmp_path):
     with pytest.raises(ConfigError, match="no argument of fit 'eval_episode'; did you mean eval_episodes"):
         fidec.fit(dataset, tmp_path / "run", eval_episode=3)
     with pytest.raises(ConfigError, match="no argument of evaluate 'episode'; did you mean episodes"):
-        fidec.evaluate(tmp_path / "run", episode=3)
+        fidec.evaluate(tmp_path / "run", episode=3)  # type: ignore[call-arg]
 
 
 def test_the_environment_is_checked_before_a_source_is_loaded(tmp_path):

@@ -19,7 +19,7 @@ from fidec.envs.pool import episode_seed
 from fidec.envs.render import drawing
 from fidec.envs.video import _timing, _why_not_drawn, record
 from fidec.errors import EnvError
-from fidec.train.assess import Assessment
+from fidec.train.evaluation import PolicyEvaluation
 from helpers.own_env import Reach
 
 POINTMAZE = "pointmaze-medium-navigate-singletask-task1-v0"
@@ -137,7 +137,7 @@ def test_whatever_is_raised_is_the_reason_why_there_is_no_video(tmp_path):
 
     make_env = partial(Reach, "rgb_array")
     assessment: Any = SimpleNamespace(_record=lambda path, episodes: record(make_env, failing, path, seed=0))
-    reason = Assessment.record(assessment, tmp_path / "x.mp4")
+    reason = PolicyEvaluation.record(assessment, tmp_path / "x.mp4")
     assert re.fullmatch(r"no video: ZeroDivisionError: division by zero \(test_video\.py:\d+\)", reason or "")
     assert list(tmp_path.iterdir()) == []
 

@@ -20,10 +20,10 @@ from fidec import algos
 from fidec.algos.common.base import METHODS
 from fidec.errors import ConfigError, RunError
 from fidec.export import run as exporting
-from fidec.export import verify
-from fidec.export.card import FILES
+from fidec.export.model_card import FILES
 from fidec.export.run import TARGETS, export_policy
-from fidec.export.trace import Choice, trace
+from fidec.export.trace import trace
+from fidec.train.acting import PUBLISHED, ActOptions
 from fidec.train.policy import Policy
 from fidec.types import Spec
 
@@ -37,7 +37,6 @@ CHUNKS = Spec(
     chunk=3,
     replan=2,
 )
-PLAIN = Choice()
 SMALL = {"hidden": (16,), "flow_steps": 2, "samples": 3, "critics": 2, "policy_hidden": (16,)}
 SMALL |= {"denoiser_width": 8, "denoiser_blocks": 1, "diffusion_steps": 3}
 # What the user of an export writes; the first words keep fidec and JAX from being imported.
@@ -99,27 +98,27 @@ def run_without_fidec(directory: Path, target: str, source: str) -> None:
 
 
 @cache  # the targets share it: most of a test's time is the compilation of the policy for each size
-def samples_of(policy, choice):
+def samples_of(policy, act):
     """By batch size: observations, the noise that the policy draws for them, and its actions."""
-    program, rng, found = trace(policy, choice), np.random.default_rng(3), {}
+    program, rng, found = trace(policy, act), np.random.default_rng(3), {}
     for size in (1, 7, 64):
         shape = (size, *policy.spec.observation_shape)
         images = rng.integers(0, 256, shape, dtype=np.uint8)
         observations = images if policy.spec.images else rng.standard_normal(shape).astype(np.float32)
-        found[size] = verify.sample(policy, choice, program, observations, 5, size)
+        found[size] = exporting.make_sample(policy, act, program, observations, 5, size)
     return found
 
 
-def check_batches(policy, directory, target, choice=PLAIN, tolerance=1e-5):
+def check_batches(policy, directory, target, act=PUBLISHED, tolerance=1e-5):
     """The export gives the policy's actions, for every batch size, with the noise that the policy draws."""
-    samples = samples_of(policy, choice)
+    samples = samples_of(policy, act)
     inputs = {f"observations{size}": each.observations[0] for size, each in samples.items()}
     inputs |= {f"noise{size}": each.noise[0] for size, each in samples.items() if each.noise is not None}
     np.savez(directory / "inputs.npz", **inputs)
     run_without_fidec(directory, target, PROGRAM.format(blocked="BLOCKED", use=USE[target], sizes=list(samples)))
     with np.load(directory / "outputs.npz") as outputs:
         for size, each in samples.items():
-            verify.compare(policy.spec, each, outputs[str(size)][None], tolerance)
+            exporting.compare(policy.spec, each, outputs[str(size)][None], tolerance)
 
 
 QUICK = {("fidec", "onnx"), ("fidec", "numpy"), ("fidec", "stablehlo"), ("ifql", "onnx"), ("bc", "numpy")}
@@ -165,21 +164,21 @@ def test_images(name, target, tmp_path):
     "target", ["numpy", *(pytest.param(t, marks=pytest.mark.slow) for t in ("onnx", "stablehlo"))]
 )
 def test_chunks_units_normalisation_candidates_and_factors(target, tmp_path):
-    policy, choice = policy_of("fidec", CHUNKS), Choice(candidates=4, noise=0.5, strength=0.7)
-    result = export_policy(policy, target, tmp_path / "out", **choice._asdict())
+    policy, act = policy_of("fidec", CHUNKS), ActOptions(candidates=4, noise=0.5, strength=0.7)
+    result = export_policy(policy, target, tmp_path / "out", **act.given())
     (output,) = result["outputs"]
     assert output["shape"] == ["batch", 3, 2]
     assert (output["low"], output["high"]) == ([0.0, -5.0], [2.0, 100.0])
     assert result["inputs"][1]["shape"] == ["batch", 4 * 6]
     assert (result["chunk"], result["replan"], result["candidates"]) == (3, 2, 4)
-    check_batches(policy, tmp_path / "out", target, choice)
+    check_batches(policy, tmp_path / "out", target, act)
 
 
 def test_without_noise_there_is_one_input(tmp_path):
     policy = policy_of("fidec")
     result = export_policy(policy, "numpy", tmp_path / "out", noise=0.0)
     assert [entry["name"] for entry in result["inputs"]] == ["observations"]
-    check_batches(policy, tmp_path / "out", "numpy", Choice(noise=0.0))
+    check_batches(policy, tmp_path / "out", "numpy", ActOptions(noise=0.0))
 
 
 def test_a_policy_can_be_compared_at_data_that_is_named(tmp_path):
@@ -211,8 +210,8 @@ def test_an_operation_without_translation_is_named(tmp_path):
 
 
 def test_an_export_that_differs_is_refused_and_leaves_nothing(tmp_path, monkeypatch):
-    policy, alone = policy_of("bc"), verify.run_alone
-    monkeypatch.setattr(verify, "run_alone", lambda *words: alone(*words) + np.float32(2e-5))
+    policy, alone = policy_of("bc"), exporting.run_alone
+    monkeypatch.setattr(exporting, "run_alone", lambda *words: alone(*words) + np.float32(2e-5))
     with pytest.raises(RunError, match=r"2\.0e-05 of half the action range.*--tolerance"):
         export_policy(policy, "numpy", tmp_path / "new" / "out")
     assert not list(tmp_path.iterdir())
@@ -225,24 +224,24 @@ def test_a_choice_between_equal_values_may_differ():
     other = actions.copy()
     other[0, 3] = 1.0
     with pytest.raises(RunError, match="1 of 40"):
-        verify.compare(FLAT, verify.Sample(actions, None, actions, margin), other, 1e-5)
+        exporting.compare(FLAT, exporting.Sample(actions, None, actions, margin), other, 1e-5)
     margin[0, 3] = 1e-7
-    taken = verify.Sample(actions, None, actions, margin)
-    assert verify.compare(FLAT, taken, other, 1e-5) == {"largest_difference": 0.0, "tolerance": 1e-5, "ties": 1}
+    taken = exporting.Sample(actions, None, actions, margin)
+    assert exporting.compare(FLAT, taken, other, 1e-5) == {"largest_difference": 0.0, "tolerance": 1e-5, "ties": 1}
     margin[:], other[:] = 0.0, 1.0  # a tie everywhere is no tie
     with pytest.raises(RunError, match="40 of them"):
-        verify.compare(FLAT, taken, other, 1e-5)
+        exporting.compare(FLAT, taken, other, 1e-5)
 
 
 def test_differences_are_in_units_of_the_action_range():
     spec = Spec((4,), 1, action_low=(1000.0,), action_high=(3000.0,))
     actions = np.full((1, 5, 1), 2000.0, np.float32)
-    taken = verify.Sample(actions, None, actions, None)
-    assert verify.compare(spec, taken, actions + np.float32(0.005), 1e-5)["largest_difference"] < 1e-5
+    taken = exporting.Sample(actions, None, actions, None)
+    assert exporting.compare(spec, taken, actions + np.float32(0.005), 1e-5)["largest_difference"] < 1e-5
     with pytest.raises(RunError, match="differs"):
-        verify.compare(spec, taken, actions + np.float32(0.02), 1e-5)
+        exporting.compare(spec, taken, actions + np.float32(0.02), 1e-5)
     with pytest.raises(RunError, match="not finite"):
-        verify.compare(spec, taken, actions * np.float32(np.nan), 1e-5)
+        exporting.compare(spec, taken, actions * np.float32(np.nan), 1e-5)
 
 
 @pytest.mark.parametrize("target", TARGETS)

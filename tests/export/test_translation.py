@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 
 from fidec.errors import ConfigError
-from fidec.export import draws, numpy_operations, numpy_source, onnx_model
+from fidec.export import numpy_operations, numpy_source, onnx_model, random_inputs
 from fidec.export.trace import Column, Program, _columns, in_user_units, linear, symbolic_batch
 from fidec.types import Spec
 
@@ -129,7 +129,7 @@ def test_draws_become_columns_of_the_noise():
     x = np.arange(12.0, dtype=np.float32).reshape(3, 4)
     key = jax.random.key(1)
     symbolic = jax.make_jaxpr(several)(key, jax.ShapeDtypeStruct((symbolic_batch(), 4), "float32"))
-    columns = _columns(draws.draws_of(symbolic.jaxpr))
+    columns = _columns(random_inputs.draws_of(symbolic.jaxpr))
     kinds = [(c.draw.kind, c.start, c.stop, c.draw.low, c.draw.high) for c in columns]
     assert kinds == [
         ("normal", 0, 8, None, None),
@@ -137,18 +137,20 @@ def test_draws_become_columns_of_the_noise():
         ("uniform", 20, 36, -2.0, 3.0),
         ("gumbel", 36, 38, None, None),
     ]
-    closed, source = jax.make_jaxpr(several)(key, x), draws.Recorder()
-    (recorded,) = draws.evaluate(closed, [key, x], source)
+    closed, source = jax.make_jaxpr(several)(key, x), random_inputs.Recorder()
+    (recorded,) = random_inputs.evaluate(closed, [key, x], source)
     np.testing.assert_array_equal(recorded, several(key, x))
     noise = np.concatenate([c.pack(np.asarray(d)) for c, d in zip(columns, source.drawn, strict=True)], axis=1)
     assert noise.shape == (3, 38)
     given = [column.unpack(noise) for column in columns]
     for one, other in zip(given, source.drawn, strict=True):
         np.testing.assert_array_equal(one, other)
-    (replayed,) = draws.evaluate(closed, [None, x], draws.Replayer(given))
+    (replayed,) = random_inputs.evaluate(closed, [None, x], random_inputs.Replayer(given))
     np.testing.assert_allclose(replayed, recorded, rtol=1e-6)
     # Each row has its own noise.
-    (changed,) = draws.evaluate(closed, [None, x], draws.Replayer([c.unpack(noise + np.eye(3, 38)) for c in columns]))
+    (changed,) = random_inputs.evaluate(
+        closed, [None, x], random_inputs.Replayer([c.unpack(noise + np.eye(3, 38)) for c in columns])
+    )
     assert (np.abs(changed - replayed).max(axis=1) > 0.1).all()
 
 
@@ -157,7 +159,7 @@ def test_draws_that_cannot_be_inputs_are_refused():
 
     def refused(function, words):
         with pytest.raises(ConfigError, match=words):
-            _columns(draws.draws_of(jax.make_jaxpr(function)(key, batch).jaxpr))
+            _columns(random_inputs.draws_of(jax.make_jaxpr(function)(key, batch).jaxpr))
 
     refused(lambda k, x: x + jax.random.normal(k, (4,)), "not one draw for each observation")
     refused(lambda k, x: x + jax.random.bits(k, x.shape).astype("float32"), "draws random numbers in `random_bits`")
@@ -185,6 +187,6 @@ def test_units_are_those_of_the_policy_and_stay_inside_the_bounds():
 
 
 def test_a_column_of_one_draw_is_only_reshaped():
-    column = Column(draws.Draw("normal", (1, symbolic_batch(), 2)), 1, 1, 0, 2)
+    column = Column(random_inputs.Draw("normal", (1, symbolic_batch(), 2)), 1, 1, 0, 2)
     noise = jnp.arange(6.0).reshape(3, 2)
     np.testing.assert_array_equal(column.unpack(noise), noise[None])

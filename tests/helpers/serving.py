@@ -16,10 +16,9 @@ import numpy as np
 import fidec
 from fidec import algos, rng
 from fidec.data.statistics import data_statistics
-from fidec.serve.app import App
-from fidec.serve.lanes import Lanes
-from fidec.serve.run import bind, listening
-from fidec.serve.security import Gate
+from fidec.serve.access import Gate
+from fidec.serve.app import App, bind, listening
+from fidec.serve.batching import ServedPolicy
 from fidec.serve.server import Server
 from fidec.train.policy import Policy
 from fidec.types import Spec
@@ -115,10 +114,10 @@ def unpack(content: bytes) -> Any:
 
 
 @asynccontextmanager
-async def serving(lanes: Lanes, token: str | None = None, **options: Any):
-    """A server of these lanes at a free port, and a client of it."""
+async def serving(served: ServedPolicy, token: str | None = None, **options: Any):
+    """A server of this policy at a free port, and a client of it."""
     said: list[str] = []
-    server = Server(lanes, "0", said.append, **options)
+    server = Server(served, "0", said.append, **options)
     app = App(server, Gate("127.0.0.1", token))
     bound = bind("127.0.0.1", 0)
     async with (
@@ -128,11 +127,11 @@ async def serving(lanes: Lanes, token: str | None = None, **options: Any):
         yield Client(session, server, app, said)
 
 
-def talk(lanes: Lanes, test: Callable[[Client], Awaitable[Any]], **options: Any) -> Any:
+def talk(served: ServedPolicy, test: Callable[[Client], Awaitable[Any]], **options: Any) -> Any:
     """Run `test(client)` against a server of its own."""
 
     async def run() -> Any:
-        async with serving(lanes, **options) as client:
+        async with serving(served, **options) as client:
             async with asyncio.timeout(60):
                 return await test(client)
 

@@ -10,7 +10,7 @@ import pytest
 
 from fidec.serve import batching
 from fidec.serve.batching import Batcher
-from fidec.serve.errors import Refused
+from fidec.serve.serialization import Refused
 
 
 class Compute:

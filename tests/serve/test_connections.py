@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from fidec.errors import ConfigError
-from fidec.serve import app, connections
+from fidec.serve import access, app
 from helpers.serving import talk
 
 ASK = {"observation": [0.1, -0.2, 0.3]}
@@ -40,8 +40,8 @@ async def ask_health(connection: Raw) -> None:
     await connection[0].readuntil(b'{"status": "ok"}')
 
 
-def test_headers_and_bodies_have_a_deadline_and_clients_that_were_answered_may_be_silent(lanes, monkeypatch):
-    monkeypatch.setattr(connections, "HEADERS", 0.5)
+def test_headers_and_bodies_have_a_deadline_and_clients_that_were_answered_may_be_silent(served, monkeypatch):
+    monkeypatch.setattr(access, "HEADERS", 0.5)
     monkeypatch.setattr(app, "PATIENCE", 0.6)
 
     async def test(client):
@@ -59,14 +59,14 @@ def test_headers_and_bodies_have_a_deadline_and_clients_that_were_answered_may_b
         silent[1].write(HEALTH[:20])
         assert await is_closed(silent)
 
-    talk(lanes, test)
+    talk(served, test)
 
 
-def test_new_connections_take_the_places_of_those_that_wait(lanes):
+def test_new_connections_take_the_places_of_those_that_wait(served):
     async def test(client):
         places, limit = client.app.connections, 24
         places.limit = limit
-        sockets = [await client.connect() for _ in range(limit - connections.ROOM)]
+        sockets = [await client.connect() for _ in range(limit - access.ROOM)]
         with pytest.raises(aiohttp.WSServerHandshakeError, match="503"):
             await client.connect()
         working = await connect(client)
@@ -98,15 +98,15 @@ def test_new_connections_take_the_places_of_those_that_wait(lanes):
         assert [(await socket())["step"] for socket in sockets] == [1] * len(sockets)
         assert client.said == []
 
-    talk(lanes, test)
+    talk(served, test)
 
 
 def test_the_number_of_connections_follows_from_the_limit_of_open_files(monkeypatch):
     limit = lambda count: monkeypatch.setattr(resource, "getrlimit", lambda kind: (count, count))  # noqa: E731
     limit(resource.RLIM_INFINITY)
-    assert connections.most_connections() == connections.MOST
+    assert access.most_connections() == access.MOST
     limit(1000)
-    assert 500 < connections.most_connections() < 1000 - connections.RESERVED
+    assert 500 < access.most_connections() < 1000 - access.RESERVED
     limit(70)
     with pytest.raises(ConfigError, match=r"may open 70 files .*are open.*at least \d+.*ulimit -n 1024"):
-        connections.most_connections()
+        access.most_connections()

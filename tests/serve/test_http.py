@@ -12,15 +12,16 @@ import numpy as np
 import pytest
 from aiohttp.compression_utils import ZLibDecompressor
 
-from fidec.serve import page, streams
-from fidec.serve.security import Gate
+from fidec.serve.access import Gate
+from fidec.serve.app import WEB_PAGE
+from fidec.serve.requests import NoiseStreams
 from helpers.serving import talk
 
 TOKEN = "0123456789abcdef"
 ASK = {"observation": [0.1, -0.2, 0.3]}
 
 
-def test_actions_by_client_by_place_and_without_either(lanes):
+def test_actions_by_client_by_place_and_without_either(served):
     async def test(client):
         async def act(**fields):
             status, answer = await client.post(ASK | fields)
@@ -39,19 +40,19 @@ def test_actions_by_client_by_place_and_without_either(lanes):
         assert (await act(seed=0, step=0, noise=0))["actions"] == (await act(seed=1, step=5, noise=0))["actions"]
         assert client.server.metrics.requests["http"] == 10
 
-    talk(lanes, test)
+    talk(served, test)
 
 
-def test_streams_of_clients_are_bounded(lanes, monkeypatch):
+def test_streams_of_clients_are_bounded(served):
     async def test(client):
-        client.server.streams = streams.Streams(client.server.spec, limit=2)
+        client.server.streams = NoiseStreams(client.server.spec, limit=2)
         for name in ("a", "b", "a", "c"):
             await client.post(ASK | {"client": name})
         assert len(client.server.streams) == 2
         found = {name: (await client.post(ASK | {"client": name}))[1]["step"] for name in ("a", "b")}
         assert found == {"a": 2, "b": 0}  # b was forgotten
 
-    talk(lanes, test)
+    talk(served, test)
 
 
 BAD = [
@@ -69,15 +70,15 @@ BAD = [
     ({}, 400, "field", "there is no observation"),
     (ASK | {"client": 3}, 400, "field", "`client`"),
     (ASK | {"client": "x" * 129}, 400, "field", "`client`"),
-    (ASK | {"seed": 3}, 400, "field", "`seed` and `reset` need `client`"),
-    (ASK | {"reset": True}, 400, "field", "`seed` and `reset` need `client`"),
+    (ASK | {"seed": 3}, 400, "field", "`seed` and `reset` need a `client` name"),
+    (ASK | {"reset": True}, 400, "field", "`seed` and `reset` need a `client` name"),
     (ASK | {"seed": 1, "step": 2**32}, 400, "field", "`step` is 4294967296"),
     (ASK | {"seed": True, "step": 0}, 400, "field", "`seed` is True"),
     (ASK | {"noise": None}, 400, "dtype", "`noise`"),
 ]
 
 
-def test_bad_requests_get_a_reason(lanes):
+def test_bad_requests_get_a_reason(served):
     async def test(client):
         for message, status, reason, words in BAD:
             found, answer = await client.post(message)
@@ -92,11 +93,11 @@ def test_bad_requests_get_a_reason(lanes):
         assert sum(client.server.metrics.errors.values()) == len(BAD) + 1
         assert client.said == []
 
-    talk(lanes, test)
+    talk(served, test)
 
 
 @pytest.mark.parametrize("shown", [None, TOKEN, "wrong"])
-def test_compressed_bodies_are_refused_and_never_inflated(lanes, shown, monkeypatch):
+def test_compressed_bodies_are_refused_and_never_inflated(served, shown, monkeypatch):
     inflated = []
 
     def inflate(*words, **options):
@@ -127,10 +128,10 @@ def test_compressed_bodies_are_refused_and_never_inflated(lanes, shown, monkeypa
         assert client.server.metrics.errors["encoding"] == len(answers)
         assert client.said == inflated == []
 
-    talk(lanes, test, token=None if shown is None else TOKEN)
+    talk(served, test, token=None if shown is None else TOKEN)
 
 
-def test_a_token_is_needed_for_all_but_the_health(lanes):
+def test_a_token_is_needed_for_all_but_the_health(served):
     async def test(client):
         for headers in (
             {},
@@ -153,10 +154,10 @@ def test_a_token_is_needed_for_all_but_the_health(lanes):
             assert (await socket())["step"] == 0
         assert client.server.metrics.errors["token"] == 20
 
-    talk(lanes, test, token=TOKEN)
+    talk(served, test, token=TOKEN)
 
 
-def test_pages_of_other_sites_are_refused(lanes):
+def test_pages_of_other_sites_are_refused(served):
     async def test(client):
         own = str(client.session._base_url).rstrip("/")
         for headers in (
@@ -176,7 +177,7 @@ def test_pages_of_other_sites_are_refused(lanes):
             await client.connect(headers=headers)
         assert (await client.get("/metadata", headers={"Host": "evil.example"}))[0] == 403
 
-    talk(lanes, test)
+    talk(served, test)
 
 
 def test_a_server_with_a_token_may_have_any_name():
@@ -187,7 +188,7 @@ def test_a_server_with_a_token_may_have_any_name():
 LINE = re.compile(r'[a-z_0-9]+(\{([a-z]+="([^"\\\n]|\\["\\n])*",?)+\})? [-+0-9.eInf]+')
 
 
-def test_health_metadata_and_metrics(lanes):
+def test_health_metadata_and_metrics(served):
     async def test(client):
         assert json.loads((await client.get("/health"))[1]) == {"status": "ok"}
         assert (await client.get("/healthz"))[1] == "OK\n"
@@ -211,26 +212,26 @@ def test_health_metadata_and_metrics(lanes):
         assert text.endswith("\n")
         assert all(LINE.fullmatch(line) for line in lines), lines
         values = dict(line.rsplit(" ", 1) for line in lines)
-        assert values['fidec_requests_total{way="websocket"}'] == "3"
-        assert values['fidec_errors_total{reason="malformed"}'] == "1"
-        assert values['fidec_request_seconds_bucket{le="+Inf"}'] == values["fidec_request_seconds_count"] == "3"
-        assert values['fidec_batch_size_bucket{le="1"}'] == "3"
-        assert values["fidec_monitor_requests"] == "3"
+        assert values['fidec_requests_total{way="websocket"}'] == "3.0"
+        assert values['fidec_errors_total{reason="malformed"}'] == "1.0"
+        assert values['fidec_request_seconds_bucket{le="+Inf"}'] == values["fidec_request_seconds_count"] == "3.0"
+        assert values['fidec_batch_size_bucket{le="1.0"}'] == "3.0"
+        assert values["fidec_monitor_requests"] == "3.0"
         assert float(values["fidec_monitor_observation_distance_p50"]) > 0
         names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
         assert {re.sub(r"\{.*|_(bucket|sum|count)\b.*", "", name) for name in values} == names
 
-    talk(lanes, test)
+    talk(served, test)
 
 
-def test_the_page_allows_its_own_script_only(lanes):
+def test_the_page_allows_its_own_script_only(served):
     async def test(client):
         async with client.session.get("/") as response:
             policy, text = response.headers["Content-Security-Policy"], await response.text()
             assert response.headers["X-Content-Type-Options"] == "nosniff"
         assert policy.startswith("default-src 'none'; script-src 'sha256-")
         assert "unsafe" not in policy
-        assert text == page.HTML
+        assert text == WEB_PAGE
         assert not re.search(r"innerHTML|document\.write|eval|https?://| on\w+=| style=", text)
 
-    talk(lanes, test)
+    talk(served, test)

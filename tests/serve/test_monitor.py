@@ -74,16 +74,16 @@ def test_actions_at_a_bound_and_outside_the_data(policy):
     assert monitor.figures()["action_dimensions_outside"] == 0.25
 
 
-def test_a_policy_without_statistics_is_served_without_the_monitor(lanes, monkeypatch):
-    monkeypatch.delitem(lanes.policy.info, "data_statistics")
+def test_a_policy_without_statistics_is_served_without_the_monitor(served, monkeypatch):
+    monkeypatch.delitem(served.policy.info, "data_statistics")
 
     async def test(client):
-        assert "an older version of fidec saved it" in client.server.facts["monitor"]
+        assert "the policy has no statistics of its data" in client.server.facts["monitor"]
         assert (await client.post({"state": [0, 0, 0]}))[0] == 200
         assert "fidec_monitor_on 0" in (await client.get("/metrics"))[1]
         assert "data_statistics" not in (await client.get("/metadata"))[1]
 
-    talk(lanes, test)
+    talk(served, test)
 
 
 @pytest.mark.parametrize("broken", [{}, {"observations": {"mean": [1]}}, None, "std"])

@@ -57,7 +57,7 @@ def start(processes, run, *options: object, files: int | None = None) -> tuple[s
         (("--token-file", "short"), ("short", "at least 16", "openssl rand")),
         (("--port", 70000), ("--port", "70000")),
         (("--queue", 0), ("--queue", "at least 1")),
-        (("--candidates", 0), ("--candidates", "at least 1")),
+        (("--candidates", 0), ("candidates", "at least 1")),
         (("--batch", 3), ("largest batch", "not 3")),
         (("--strength", -1), ("strength", "-1")),
     ],
@@ -75,7 +75,7 @@ def test_a_port_in_use_and_a_missing_policy(cli, run, tmp_path):
     check_error(cli("serve", tmp_path / "nowhere"), 1, "nowhere", "no such directory")
 
 
-@pytest.mark.parametrize("package", ["aiohttp", "msgpack"])
+@pytest.mark.parametrize("package", ["aiohttp", "msgpack", "prometheus_client"])
 def test_a_missing_package_names_the_extra(cli, run, package, monkeypatch):
     for name in [name for name in sys.modules if name.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)

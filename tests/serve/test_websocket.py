@@ -12,14 +12,15 @@ import aiohttp
 import numpy as np
 import pytest
 
-from fidec.serve.asking import Reader
-from fidec.serve.errors import Refused
-from fidec.serve.lanes import Lanes
-from fidec.serve.streams import Stream
+from fidec.serve.batching import ServedPolicy
+from fidec.serve.requests import NoiseStream, Reader
+from fidec.serve.serialization import Refused
+from fidec.train.acting import PUBLISHED, ActOptions
+from helpers import some
 from helpers.serving import OBSERVATION, SPEC, make_policy, pack, talk
 
 
-def test_the_server_speaks_first_and_answers_with_a_chunk(lanes):
+def test_the_server_speaks_first_and_answers_with_a_chunk(served):
     async def test(client):
         socket = await client.connect()
         assert socket.metadata["algo"] == "fidec"
@@ -38,18 +39,18 @@ def test_the_server_speaks_first_and_answers_with_a_chunk(lanes):
         for field in ("observation", "state"):
             assert (await socket.raw(pack({field: OBSERVATION.tolist()})))["step"] > 1
 
-    talk(lanes, test)
+    talk(served, test)
 
 
 def test_the_actions_of_a_chunk():
-    lanes = Lanes(make_policy(replace(SPEC, action_dim=6, chunk=3, replan=2)), largest=1)
+    served = ServedPolicy(make_policy(replace(SPEC, action_dim=6, chunk=3, replan=2)), largest=1)
 
     async def test(client):
         socket = await client.connect()
         assert socket.metadata["actions"]["shape"] == [3, 2]
         assert (await socket.actions()).shape == (3, 2)
 
-    talk(lanes, test)
+    talk(served, test)
 
 
 BAD = {
@@ -80,7 +81,7 @@ BAD = {
 }
 
 
-def test_an_error_names_the_field_and_leaves_the_connection_open(lanes):
+def test_an_error_names_the_field_and_leaves_the_connection_open(served):
     async def test(client):
         socket = await client.connect()
         for name, (content, words) in BAD.items():
@@ -94,10 +95,10 @@ def test_an_error_names_the_field_and_leaves_the_connection_open(lanes):
         assert errors["internal"] == 0
         assert client.said == []
 
-    talk(lanes, test)
+    talk(served, test)
 
 
-def test_a_message_that_is_too_large_closes_the_connection_and_nothing_else(lanes):
+def test_a_message_that_is_too_large_closes_the_connection_and_nothing_else(served):
     async def test(client):
         socket, other = await client.connect(), await client.connect()
         with suppress(ConnectionError):  # the server does not read the rest
@@ -107,10 +108,10 @@ def test_a_message_that_is_too_large_closes_the_connection_and_nothing_else(lane
         assert (await other())["step"] == 0
         assert client.server.metrics.errors["too_large"] == 1
 
-    talk(lanes, test)
+    talk(served, test)
 
 
-def test_a_compressed_frame_closes_its_websocket_and_nothing_else(lanes):
+def test_a_compressed_frame_closes_its_websocket_and_nothing_else(served):
     async def test(client):
         socket, other = await client.connect(), await client.connect()
         await socket.socket.send_bytes(bytes(2**25), compress=15)  # although compression was not agreed on
@@ -119,7 +120,7 @@ def test_a_compressed_frame_closes_its_websocket_and_nothing_else(lanes):
         assert (await other())["step"] == 0
         assert client.server.metrics.errors["malformed"] == 1
 
-    talk(lanes, test)
+    talk(served, test)
 
 
 async def episode(socket, seed: int, steps: int = 4) -> np.ndarray:
@@ -128,7 +129,7 @@ async def episode(socket, seed: int, steps: int = 4) -> np.ndarray:
     return np.stack([first, *[await socket.actions(each, seed=seed) for each in seen[1:]]])
 
 
-def test_an_episode_is_the_same_alone_and_in_a_crowd(lanes):
+def test_an_episode_is_the_same_alone_and_in_a_crowd(served):
     """To rounding with batches, and bit for bit if every request is computed alone."""
 
     async def alone(client):
@@ -138,17 +139,17 @@ def test_an_episode_is_the_same_alone_and_in_a_crowd(lanes):
     async def crowd(client):
         sockets = [await client.connect() for _ in range(8)]
         found = await asyncio.gather(*(episode(socket, seed) for seed, socket in enumerate(sockets)))
-        sizes = client.server.metrics.batches
-        assert sum(sizes.counts[1:]) > 0 or lanes_now.sizes == (1,)
+        text = client.server.metrics_text()
+        ones, count = (re.search(rf"fidec_batch_size_{name} (.+)", text) for name in ('bucket{le="1.0"}', "count"))
+        assert some(ones)[1] != some(count)[1] or client.server.served.sizes == (1,)
         return found
 
-    lanes_now = lanes
-    np.testing.assert_allclose(talk(lanes, alone), talk(lanes, crowd), atol=1e-5)
-    lanes_now = Lanes(lanes.policy, largest=1)
-    assert np.array_equal(talk(lanes_now, alone), talk(lanes_now, crowd))
+    np.testing.assert_allclose(talk(served, alone), talk(served, crowd), atol=1e-5)
+    single = ServedPolicy(served.policy, largest=1)
+    assert np.array_equal(talk(single, alone), talk(single, crowd))
 
 
-def test_a_stream_begins_at_connect_at_a_reset_and_at_another_seed(lanes):
+def test_a_stream_begins_at_connect_at_a_reset_and_at_another_seed(served):
     async def test(client):
         socket = await client.connect()
         first = [await socket.actions() for _ in range(3)]
@@ -164,23 +165,24 @@ def test_a_stream_begins_at_connect_at_a_reset_and_at_another_seed(lanes):
         assert np.array_equal(place, first[1])
         assert (await socket())["step"] == 2
 
-    talk(lanes, test)
+    talk(served, test)
 
 
-def test_factors_of_a_request_and_of_the_server(lanes):
+def test_factors_of_a_request_and_of_the_server(served):
     async def test(client):
         one, two = await client.connect(), await client.connect()
         return [await one.actions(noise=0), await two.actions(seed=3, noise=np.float32(0)), await one.actions()]
 
-    still, other, noisy = talk(lanes, test)
+    still, other, noisy = talk(served, test)
     assert np.array_equal(still, other)
     assert not np.array_equal(still, noisy)
-    assert np.array_equal(talk(lanes, test, noise=0.0)[2], still)
+    still_by_default = ServedPolicy(served.policy, ActOptions(noise=0.0), largest=1)
+    np.testing.assert_allclose(talk(still_by_default, test)[2], still, atol=1e-5)
 
 
-def test_overload_is_an_error_answer_and_the_connection_stays_open(lanes, monkeypatch):
+def test_overload_is_an_error_answer_and_the_connection_stays_open(served, monkeypatch):
     gate, entered = threading.Event(), threading.Event()
-    compute = Lanes.__call__
+    compute = ServedPolicy.__call__
 
     def slow(self, asks):
         entered.set()
@@ -188,7 +190,7 @@ def test_overload_is_an_error_answer_and_the_connection_stays_open(lanes, monkey
         return compute(self, asks)
 
     async def test(client):
-        monkeypatch.setattr(Lanes, "__call__", slow)
+        monkeypatch.setattr(ServedPolicy, "__call__", slow)
         sockets = [await client.connect() for _ in range(4)]
         asked = [asyncio.create_task(sockets[0]())]
         await asyncio.to_thread(entered.wait, 10)
@@ -204,12 +206,12 @@ def test_overload_is_an_error_answer_and_the_connection_stays_open(lanes, monkey
         assert [each["step"] for each in await asyncio.gather(*asked)] == [0, 0, 0]
         assert (await sockets[3]())["step"] == 0
 
-    talk(lanes, test, queue=2)
+    talk(served, test, queue=2)
 
 
-def test_the_end_answers_what_waits_and_closes_with_1001(lanes, monkeypatch):
+def test_the_end_answers_what_waits_and_closes_with_1001(served, monkeypatch):
     gate, entered = threading.Event(), threading.Event()
-    compute = Lanes.__call__
+    compute = ServedPolicy.__call__
 
     def slow(self, asks):
         entered.set()
@@ -217,7 +219,7 @@ def test_the_end_answers_what_waits_and_closes_with_1001(lanes, monkeypatch):
         return compute(self, asks)
 
     async def test(client):
-        monkeypatch.setattr(Lanes, "__call__", slow)
+        monkeypatch.setattr(ServedPolicy, "__call__", slow)
         busy, idle = await client.connect(), await client.connect()
         asked = asyncio.create_task(busy())
         await asyncio.to_thread(entered.wait, 10)
@@ -237,38 +239,38 @@ def test_the_end_answers_what_waits_and_closes_with_1001(lanes, monkeypatch):
             assert socket.socket.close_code == 1001
         await ending
 
-    talk(lanes, test)
+    talk(served, test)
 
 
-def test_an_action_that_is_not_finite_is_not_sent(lanes, monkeypatch):
-    compute = Lanes.__call__
-    monkeypatch.setattr(Lanes, "__call__", lambda self, asks: compute(self, asks) * np.nan)
+def test_an_action_that_is_not_finite_is_not_sent(served, monkeypatch):
+    compute = ServedPolicy.__call__
+    monkeypatch.setattr(ServedPolicy, "__call__", lambda self, requests: compute(self, requests) * np.nan)
 
     async def test(client):
         socket = await client.connect()
         assert (await socket()).startswith("policy: the policy gave an action that is not finite")
         assert (await client.post({"observation": [0, 0, 0]}))[0] == 500
 
-    talk(lanes, test)
+    talk(served, test)
 
 
-def test_a_failure_of_the_policy_is_reported_and_ends_nothing(lanes, monkeypatch):
+def test_a_failure_of_the_policy_is_reported_and_ends_nothing(served, monkeypatch):
     async def test(client):
         socket = await client.connect()
         with monkeypatch.context() as patch:
-            patch.setattr(Lanes, "__call__", lambda self, asks: 1 / 0)
+            patch.setattr(ServedPolicy, "__call__", lambda self, requests: 1 / 0)
             assert await socket() == "internal: the policy failed: ZeroDivisionError"
         assert "ZeroDivisionError" in client.said[0]
         assert (await socket())["actions"].shape == (1, 2)
 
-    talk(lanes, test)
+    talk(served, test)
 
 
 IMAGES = replace(SPEC, observation_shape=(64, 64, 6), observation_dtype="uint8", frame_stack=2)
 
 
 def test_images_come_stacked_or_frame_by_frame():
-    lanes = Lanes(make_policy(IMAGES, algo="bc", statistics=False), largest=1)
+    served = ServedPolicy(make_policy(IMAGES, algo="bc", statistics=False), largest=1)
     frames = np.random.default_rng(0).integers(0, 256, (3, 64, 64, 3), dtype=np.uint8)
     stacked = [np.concatenate([frames[max(0, i - 1)], frames[i]], axis=-1) for i in range(3)]
 
@@ -294,12 +296,12 @@ def test_images_come_stacked_or_frame_by_frame():
             assert "a single frame, which has no stream here: send all 2 frames, or name a `client`" in answer
         assert (await client.post({"image": frames[0].tolist(), "client": "a"}))[1]["step"] == 0
 
-    talk(lanes, test)
+    talk(served, test)
 
 
 def test_a_policy_that_plays_several_steps_takes_whole_stacks_only():
     """Its client asks every other step, so single frames would make stacks with gaps."""
     spec = replace(IMAGES, action_dim=4, chunk=2, replan=2)
-    reader = Reader(spec, lambda **_: None)
+    reader = Reader(spec, PUBLISHED, lambda act: None)
     with pytest.raises(Refused, match=r"^`image` has the shape \(64, 64, 3\), expected \(64, 64, 6\)$"):
-        reader({"image": np.zeros((64, 64, 3), np.uint8)}, Stream(spec))
+        reader({"image": np.zeros((64, 64, 3), np.uint8)}, NoiseStream(spec))

@@ -16,8 +16,8 @@ from fidec.algos.common.base import METHODS
 from fidec.audit import run as audits
 from fidec.errors import ConfigError
 from fidec.train import dispatch
-from fidec.train.acting import lane_actor
-from fidec.train.chunks import OpenLoop, Player, weights
+from fidec.train.acting import PUBLISHED, episode_policy
+from fidec.train.action_chunks import ChunkExecutor, Player, weights
 from fidec.train.run import Preempted
 from fidec.types import Spec
 from helpers.algorithms import equal, fast_jit, make_batch
@@ -48,7 +48,7 @@ def dataset():
 
 
 def test_lanes_play_their_chunks_and_choose_a_new_one_after_some_steps():
-    playing, calls = OpenLoop(Spec((1,), 6, chunk=3, replan=2), 2), []
+    playing, calls = ChunkExecutor(Spec((1,), 6, chunk=3, replan=2), 2), []
 
     def at(episodes, steps, seen=0.0):
         def choose():
@@ -82,7 +82,7 @@ def test_the_weights_of_overlapping_chunks():
 def test_lanes_and_the_player_take_the_same_mean_of_chunks():
     spec = Spec((1,), 6, chunk=3, replan=1, ensemble=0.3)
     chunks = np.random.default_rng(0).normal(size=(7, 6)).astype(np.float32)
-    playing = OpenLoop(spec, 1)
+    playing = ChunkExecutor(spec, 1)
     player = Player(lambda observation: chunks[int(observation[0]), :].reshape(3, 2), spec)
     for episode in range(2):
         player.reset()
@@ -235,7 +235,7 @@ def test_an_evaluated_lane_draws_from_the_key_of_the_step_at_which_its_chunk_was
     policy = load_policy(fit(dataset, tmp_path / "run", algo="fidec", options=FIDEC, chunk=3, **SETTINGS).directory)
     key = rng.stream(0, "evaluate")
     observations = np.random.default_rng(0).normal(size=(2, *policy.spec.observation_shape)).astype(np.float32)
-    together = lane_actor(policy.algorithm, policy.state, key, policy.spec)
+    together = episode_policy(policy.algorithm, policy.state, key, policy.spec, PUBLISHED)
     for step in range(6):
         actions = together(observations, np.array([4, 9]), np.full(2, step))
         whole = policy.algorithm.act(policy.state, observations[1], rng.at(key, 9, step - step % 3))

@@ -12,7 +12,7 @@ import pytest
 import fidec
 from fidec.audit.run import audit
 from fidec.errors import ConfigError, DataError
-from fidec.train.acting import dials
+from fidec.train.acting import ActOptions
 from fidec.train.config import RunConfig
 from fidec.train.policy import Policy
 from fidec.train.resolve import resolve
@@ -84,7 +84,7 @@ def test_every_function_of_a_method_sees_normalised_observations(name):
         before, after = getattr(plain, function), getattr(normalised, function)
         assert (before is None) == (after is None)
         if before is not None:
-            how = {} if function == "explore" else dials(after, noise=0.5)
+            how = {} if function == "explore" else ActOptions(noise=0.5).dials(after)
             a, b = before(state, own, key, **how), after(state, batch.observations, key, **how)
             jax.tree.map(np.testing.assert_array_equal, a, b)
     if plain.choose is not None:

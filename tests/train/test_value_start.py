@@ -15,7 +15,7 @@ from fidec.algos.common.base import METHODS
 from fidec.errors import ConfigError
 from fidec.train.config import RunConfig
 from fidec.train.resolve import resolve
-from fidec.train.values import data_value, describe_time_constant, reward_factor, start_at, time_constant
+from fidec.train.value_scale import data_value, describe_time_constant, reward_factor, start_at, time_constant
 from fidec.types import Spec
 from helpers.runs import random_columns
 
@@ -49,7 +49,7 @@ def test_a_run_that_is_shorter_than_the_time_constant_is_warned():
     text = describe_time_constant(with_options(steps=1000))
     assert text is not None
     assert "a time constant of 20,000 updates" in text
-    assert "the run has 1,000. That is less" in text
+    assert "the run has 1,000. This run is shorter than that, so Q will stay near its initial value. Raise" in text
     longer = describe_time_constant(with_options(steps=50_000))
     assert longer is not None
     assert longer.endswith("the run has 50,000")
@@ -64,7 +64,7 @@ def test_values_start_at_the_mean_return_of_the_data(dataset, name):
     state = shapes._replace(params=zeros(shapes.params), target=zeros(shapes.target))
     value = data_value(with_options(name, value_start="data", discount=0.9), dataset)
     assert value == pytest.approx(dataset.returns(0.9).mean() * (10.0 if name == "calql" else 1.0), rel=1e-5)
-    moved = start_at(state, 7.0)
+    moved = start_at(state, 7.0, method.critics)
     for modules, before in ((moved.params, state.params), (moved.target, state.target)):
         for module in modules.keys() & {"critic", "value", "upper"}:
             changes = jax.tree.map(lambda a, b: np.unique(a - b).tolist(), modules[module], before[module])

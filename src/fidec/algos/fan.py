@@ -140,6 +140,7 @@ METHOD = Method(
     config=FANConfig,
     make=make,
     parity="recommended",
+    critics=("critic", "upper"),
     logs={
         "anchoring": "mean of B at the policy's actions, a mean over dimensions",
         "next_anchoring": "mean of B at the next actions, a sum over dimensions: what alpha_2 multiplies",

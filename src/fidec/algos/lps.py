@@ -163,5 +163,6 @@ METHOD = Method(
     summary="policy over the noise of a one-step behaviour flow; maximises Q through the flow",
     config=LPSConfig,
     make=make,
+    critics=("critic", "latent_critic"),
     logs={"q_policy": "mean of Q at the policy's actions; of the latent critic at its latents if that is climbed"},
 )

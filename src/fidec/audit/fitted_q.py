@@ -123,7 +123,7 @@ def bootstrap(episodes: int, seed: int) -> np.ndarray:
 
 
 def time_constant(target_rate: float, discount: float) -> float:
-    """Updates in which the error of the mean value falls to 1/e, as in training (`fidec.train.values`)."""
+    """Updates in which the error of the mean value falls to 1/e, as in training (`fidec.train.value_scale`)."""
     return 1.0 / (target_rate * (1.0 - discount))
 
 

@@ -12,7 +12,8 @@ from fidec.audit.fitted_q import ACTIONS, HEADS, SETTLED, Draw, fit
 from fidec.audit.sentences import number
 from fidec.data import OfflineDataset
 from fidec.errors import ConfigError
-from fidec.train.policy import Policy, select_act
+from fidec.train.acting import ActOptions
+from fidec.train.policy import Policy
 
 UPDATES = 10_000
 DISCOUNT = 0.99  # for methods without one
@@ -96,7 +97,7 @@ def check_values(
 
 def draw_of(policy: Policy, candidates: int = 1) -> Draw:
     """The actions of the policy and of its base policy, from the same noise."""
-    act, with_base = select_act(policy.algorithm, candidates), policy.algorithm.act_with_base
+    act, with_base = ActOptions(candidates).function(policy.algorithm), policy.algorithm.act_with_base
 
     def draw(state: Any, observations: Any, key: Any) -> dict[str, Any]:
         if with_base is None:

@@ -58,8 +58,8 @@ def main(argv: list[str]) -> int:
     from fidec.audit.values import UPDATES, check_values, estimate_values, value_sentences
     from fidec.store import files
     from fidec.store.rundir import check_links
-    from fidec.train.loading import load_policy
     from fidec.train.origin import check_data, data_of
+    from fidec.train.policy import load_policy
 
     policy = load_policy(args.directory)
     moves = policy.algorithm.transport is not None

@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
     from fidec.report.page import report_runs
     from fidec.store.files import write_json
     from fidec.store.rundir import COMPARISON, REPORT
-    from fidec.train.assess import Assessment, without_result
+    from fidec.train.evaluation import PolicyEvaluation, without_result
 
     say = Output(clock=time.monotonic).print
     say(f"1/4  data for {TASK}: {args.rows} rows by OGBench's scripted oracle")
@@ -57,12 +57,12 @@ def main(argv: list[str]) -> int:
     say(f"2/4  FiDec: the behaviour flow for {args.flow_updates} updates, then the rest for {args.steps}")
     run = _train(args)
     say(f"3/4  base and refined policy on the same {args.episodes} episodes")
-    assessment = Assessment.of(run)
-    result = assessment.evaluate(args.episodes, base=True)
+    evaluation = PolicyEvaluation.of(run)
+    result = evaluation.evaluate(args.episodes, base=True)
     write_json(run / COMPARISON, result)
     say("4/4  figures, video and report")
     written = [draw_curves(run, args.out / "curves.png", result)]
-    reason = assessment.record(args.out / "refined.mp4")
+    reason = evaluation.record(args.out / "refined.mp4")
     if reason is None:
         written.append(args.out / "refined.mp4")
     else:  # the extra [video] or headless OpenGL is missing

@@ -10,14 +10,16 @@ import tyro
 
 from fidec.cli.output import parse, print_json
 from fidec.errors import ConfigError
+from fidec.train.acting import ActOptions
 
 
-@dataclass(frozen=True)
-class ExportArgs:
+@dataclass(frozen=True, kw_only=True)
+class ExportArgs(ActOptions):
     """Write a policy as files that need no fidec: ONNX, StableHLO, or NumPy source with safetensors.
 
     Normalisation of observations and units of actions are inside. Random numbers are an input, `noise`. The export is
-    compared with the policy before it is kept. metadata.json and README.md describe it, with hashes of the files.
+    compared with the policy before it is kept. metadata.json and README.md describe it, with hashes of the files. How
+    the policy acts is fixed in the files, but for --replan and --ensemble: the caller plays its chunks.
     """
 
     directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -26,14 +28,8 @@ class ExportArgs:
     """Target: onnx, stablehlo or numpy."""
     out: Path | None = None
     """New or empty directory for the files; by default RUN/export/TARGET."""
-    candidates: int = 1
-    """Choose among this many actions by value. Fixed in the files."""
-    noise: float = 1.0
-    """Factor of the policy's random draws. Fixed in the files; with 0 they take no noise."""
     deterministic: bool = False
     """As --noise 0: one action for an observation, and files without the input noise."""
-    strength: float = 1.0
-    """Factor of the displacement of a refined policy. Fixed in the files."""
     license: str | None = None
     """Licence of the files, for their metadata; by default none is stated."""
     data: str | None = None
@@ -49,13 +45,13 @@ class ExportArgs:
 def main(argv: list[str]) -> int:
     args = parse(ExportArgs, argv, "fidec export")
 
-    from fidec.export.card import FILES, METADATA
+    from fidec.export.model_card import FILES, METADATA
     from fidec.export.run import export_policy
 
-    own = ("directory", "to", "out", "json", "deterministic")
-    options = {name: value for name, value in vars(args).items() if name not in own}
+    others = ("directory", "to", "out", "json", "deterministic")
+    options = {name: value for name, value in vars(args).items() if name not in others}
     if args.deterministic:
-        if args.noise not in (0.0, 1.0):
+        if args.noise not in (None, 0.0, 1.0):
             raise ConfigError(f"--deterministic has no noise, so --noise {args.noise:g} cannot be given with it")
         options["noise"] = 0.0
     result = export_policy(args.directory, args.to, args.out, **options)

@@ -91,12 +91,11 @@ def select(
     """Play the episodes with progress on stderr, and write the result to `out`."""
     from fidec.console import Progress
     from fidec.store import files
-    from fidec.train.assess import Assessment
-    from fidec.train.candidates import candidates_of
-    from fidec.train.selection import check_episodes, check_sources, choose
+    from fidec.train.evaluation import PolicyEvaluation
+    from fidec.train.selection import candidates_of, check_episodes, check_sources, choose
 
     where: dict[str, Any] = {"task": task, "env": env, "scale_actions": scale_actions}
-    sources = [Assessment.of(run, seed=seed, **where) for run in dict.fromkeys(runs)]
+    sources = [PolicyEvaluation.of(run, seed=seed, **where) for run in dict.fromkeys(runs)]
     check_sources(sources)
     arms = candidates_of(sources, noises, strengths)
     if text := check_episodes(len(arms), episodes, envs):

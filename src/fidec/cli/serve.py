@@ -12,13 +12,15 @@ import tyro
 from fidec import __version__
 from fidec.cli.output import parse
 from fidec.errors import ConfigError
+from fidec.train.acting import ActOptions
 
 
-@dataclass(frozen=True)
-class ServeArgs:
+@dataclass(frozen=True, kw_only=True)
+class ServeArgs(ActOptions):
     """Serve a policy to robots: openpi's websocket protocol, and JSON over HTTP, on one port.
 
-    POST /act, GET /health, /metadata and /metrics, and a page at /. SIGTERM or Ctrl-C answers what waits and stops.
+    A request may have its own noise and strength. POST /act, GET /health, /metadata and /metrics, and a page at /.
+    SIGTERM or Ctrl-C answers what waits and stops.
     docs/serve.md has the protocol, clients and measured times.
     """
 
@@ -30,12 +32,6 @@ class ServeArgs:
     """Port; 0 takes a free one. The address is printed when the server is ready."""
     token_file: Path | None = None
     """File with the token that clients have to show; by default the environment variable FIDEC_TOKEN."""
-    noise: float = 1.0
-    """Factor of the policy's random draws, for requests without one of their own."""
-    strength: float = 1.0
-    """Factor of the displacement of a refined policy, for requests without one of their own."""
-    candidates: int | None = None
-    """Actions drawn for each observation, of which the critic picks the best; by default the run's number."""
     batch: int = 64
     """Largest number of requests that are computed together: 1, 2, 4, ... 64. With 1 an action is the same bit for
     bit whatever other clients do."""
@@ -47,29 +43,25 @@ def main(argv: list[str]) -> int:
     args = parse(ServeArgs, argv, "fidec serve")
     if not 0 <= args.port < 2**16:
         raise ConfigError(f"--port must lie in [0, 65535], not {args.port}")
-    for option, count in (("--queue", args.queue), ("--candidates", args.candidates)):
-        if count is not None and count < 1:
-            raise ConfigError(f"{option} must be at least 1, not {count}")
+    if args.queue < 1:
+        raise ConfigError(f"--queue must be at least 1, not {args.queue}")
 
-    from fidec.audit.run import candidates_of
     from fidec.console import Output, Progress
-    from fidec.serve.app import App
-    from fidec.serve.lanes import Lanes
-    from fidec.serve.run import bind, serve
-    from fidec.serve.security import Gate, read_token
+    from fidec.serve.access import Gate, read_token
+    from fidec.serve.app import App, bind, serve
+    from fidec.serve.batching import ServedPolicy
     from fidec.serve.server import Server
-    from fidec.train.loading import load_policy
+    from fidec.train.policy import load_policy
 
     token = read_token(args.host, args.token_file)
     policy = load_policy(args.directory)
-    candidates = candidates_of(args.directory) if args.candidates is None else args.candidates
-    lanes, out = Lanes(policy, candidates, args.batch), Output()
-    server = Server(lanes, __version__, out.print, noise=args.noise, strength=args.strength, queue=args.queue)
+    served, out = ServedPolicy(policy, ActOptions.of(args), args.batch), Output()
+    server = Server(served, __version__, out.print, args.queue)
     app = App(server, Gate(args.host, token))
     bound = bind(args.host, args.port)  # before programs are compiled, so that a port in use fails at once
-    with Progress(len(lanes.sizes), unit="batch size") as progress:
-        for size in lanes.sizes:
-            lanes.warm_up(size)
+    with Progress(len(served.sizes), unit="batch size") as progress:
+        for size in served.sizes:
+            served.warm_up(size)
             progress.advance(compiled=f"{size}")
     if server.monitor is None:
         out.print(f"monitor {server.facts['monitor']}")

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fidec.export.indexing import fixed_slice, taken
+from fidec.export.jaxpr_walk import Constant, Value, fixed_slice, taken
 from fidec.export.trace import BATCH, linear
-from fidec.export.walk import Constant, Value
 
 Translation = Callable[[Any, Sequence[Value], Any, int], str]
 

@@ -9,10 +9,9 @@ import numpy as np
 
 from fidec.errors import ConfigError
 from fidec.export import onnx_operations as operations
-from fidec.export.draws import called
-from fidec.export.indexing import along_axis
+from fidec.export.jaxpr_walk import Constant, Reference, Value, along_axis, walk
+from fidec.export.random_inputs import called
 from fidec.export.trace import Program, linear
-from fidec.export.walk import Constant, Reference, Value, walk
 from fidec.extras import require
 
 OPSET, IR_VERSION = 17, 8  # read by onnxruntime from 1.12 on

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fidec.export.indexing import fixed_slice, taken
+from fidec.export.jaxpr_walk import Constant, Reference, Value, fixed_slice, taken
 from fidec.export.numpy_operations import check_conv, pool_of
 from fidec.export.trace import linear
-from fidec.export.walk import Constant, Reference, Value
 
 Translation = Callable[[Any, Sequence[Value], Any, int], str]
 

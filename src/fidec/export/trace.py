@@ -16,22 +16,14 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from fidec import rng
 from fidec.errors import ConfigError
-from fidec.export.draws import Draw, Recorder, Replayer, draws_of, evaluate, margin
+from fidec.export.random_inputs import Draw, Recorder, Replayer, draws_of, evaluate, margin
 from fidec.parts import Observations, arrays_of, named
 from fidec.store import trees
-from fidec.train.acting import dials, select_act
+from fidec.train.acting import ActOptions
 from fidec.train.policy import Policy
 from fidec.types import Spec
 
 BATCH = "B"  # the symbol of the batch size
-
-
-class Choice(NamedTuple):
-    """How the policy acts; the values become part of the export."""
-
-    candidates: int = 1
-    noise: float = 1.0
-    strength: float = 1.0
 
 
 class Column(NamedTuple):
@@ -103,39 +95,39 @@ def linear(dimension: Any) -> tuple[int, int]:
     return slope, start
 
 
-def trace(policy: Policy, choice: Choice) -> Program:
-    """The policy as a program. ConfigError says why a method cannot be one."""
+def trace(policy: Policy, act: ActOptions) -> Program:
+    """The policy as a program, which acts by `act`. ConfigError says why a method cannot be one."""
     spec, known, batch = policy.spec, _weights(policy), symbolic_batch()
     observations = _types(spec, batch)
-    acting = _acting(policy, choice, observations)
-    columns = _columns(draws_of(acting.jaxpr)) if choice.noise else []
+    acting = _acting(policy, act, observations)
+    columns = _columns(draws_of(acting.jaxpr)) if act.noise else []
     width = columns[-1].stop if columns else 0
 
-    def whole(weights, observations, *noise):
+    def in_units(weights, observations, *noise):
         draws = [column.unpack(noise[0]) for column in columns] if columns else _zeros(acting.jaxpr)
         (actions,) = evaluate(acting, [*weights, *arrays_of(observations), None], Replayer(draws))
         return in_user_units(spec, actions)
 
     arguments = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in known.values()]
     inputs = [observations] + ([jax.ShapeDtypeStruct((batch, width), "float32")] if width else [])
-    closed = jax.make_jaxpr(whole)(arguments, *inputs)
+    closed = jax.make_jaxpr(in_units)(arguments, *inputs)
     kept = [False] * len(arguments) + [True] * len(jax.tree.leaves(inputs))
     jaxpr, used = dce_jaxpr(closed.jaxpr, [True], kept)
     weights = {name: known[name] for name, is_used in zip(known, used, strict=False) if is_used}
     return Program(core.ClosedJaxpr(jaxpr, closed.consts), weights, columns, width, spec)
 
 
-def draws(policy: Policy, choice: Choice) -> list[Draw]:
+def draws(policy: Policy, act: ActOptions) -> list[Draw]:
     """What the policy draws in a call for one observation."""
-    return draws_of(_acting(policy, choice, _types(policy.spec, 1)).jaxpr)
+    return draws_of(_acting(policy, act, _types(policy.spec, 1)).jaxpr)
 
 
-def record(policy: Policy, choice: Choice, program: Program, batch: int) -> Callable[..., tuple[Any, Any]]:
+def record(policy: Policy, act: ActOptions, program: Program, batch: int) -> Callable[..., tuple[Any, Any]]:
     """A function (observations, key) to what `act` draws, as noise (batch, n), and to the margin of its choices.
 
     The margin (batch,) is None if the policy makes no choice by value.
     """
-    acting = _acting(policy, choice, _types(policy.spec, batch))
+    acting = _acting(policy, act, _types(policy.spec, batch))
     weights = list(_weights(policy).values())
 
     @jax.jit
@@ -161,18 +153,18 @@ def _types(spec: Spec, batch: Any) -> Any:
     return spec.observations(lambda part: jax.ShapeDtypeStruct((batch, *part.shape), part.dtype))
 
 
-def _acting(policy: Policy, choice: Choice, observations: Any) -> Any:
+def _acting(policy: Policy, act: ActOptions, observations: Any) -> Any:
     """The closed program (*weights, *observations, key) to actions in [-1, 1], without what it does not need."""
-    act = select_act(policy.algorithm, choice.candidates)
-    factors = dials(act, noise=choice.noise, strength=choice.strength)
+    function = act.function(policy.algorithm)
+    dials = act.dials(function)
     leaves, structure = jax.tree.flatten(policy.state)
 
-    def whole(leaves, observations, key):
-        return act(jax.tree.unflatten(structure, leaves), observations, key, **factors)
+    def act_of_leaves(leaves, observations, key):
+        return function(jax.tree.unflatten(structure, leaves), observations, key, **dials)
 
     types = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
     with _unchecked():
-        closed = jax.make_jaxpr(whole)(types, observations, rng.stream(0, "act"))
+        closed = jax.make_jaxpr(act_of_leaves)(types, observations, rng.stream(0, "act"))
     return core.ClosedJaxpr(dce_jaxpr(closed.jaxpr, [True], True)[0], closed.consts)
 
 

@@ -14,7 +14,7 @@ from fidec.report.panels import MARKERS
 def draw_ladder(result: dict[str, Any], path: str | Path) -> Path:
     """Write a PNG: success or return against the strength, one line for each noise, with 95 % intervals.
 
-    Without a displacement it is drawn against the noise. `result` is that of `fidec.train.ladder`.
+    Without a displacement it is drawn against the noise. `result` is that of `fidec.train.evaluation.ladder`.
     """
     cells, of = result["cells"], result["of"]
     figure = new_figure(7, 4.4)

@@ -1,23 +1,34 @@
-"""The network: HTTP and websockets on one port, by aiohttp."""
+"""The network: HTTP and websockets on one port, by aiohttp, until a signal comes."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import logging
+import re
+import signal
+import socket
 import time
 import traceback
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from importlib.resources import files
 from typing import Any
 
+from fidec.errors import ConfigError
 from fidec.extras import require
-from fidec.serve import page, wire
-from fidec.serve.connections import Connection, Connections, most_connections
-from fidec.serve.errors import Refused
-from fidec.serve.security import Gate
+from fidec.serve import serialization
+from fidec.serve.access import BURST, Connection, Connections, Gate, most_connections
+from fidec.serve.requests import NoiseStream
+from fidec.serve.serialization import Refused
 from fidec.serve.server import Server
-from fidec.serve.streams import Stream
 
 PURPOSE = "fidec serve"
 PATIENCE = 20.0  # seconds for a client to send its request, or to take its answer
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+BACKLOG = 512  # connections that wait to be accepted
 _OPEN = ("/health", "/healthz")  # for load balancers and for openpi, without a token
 _HEADERS = {
     "Server": "fidec",
@@ -26,6 +37,22 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
+# The page at /: shapes, latency, the monitor, and a form that asks the policy. It is one static file. All that it
+# shows comes from /metadata and /act and is set as text, never as HTML. Its script and its style are allowed by their
+# hashes, and it may reach nothing but this server.
+WEB_PAGE = files("fidec.serve").joinpath("page.html").read_text(encoding="utf-8")
+
+
+def _hash(tag: str) -> str:
+    match = re.search(rf"<{tag}>(.*?)</{tag}>", WEB_PAGE, re.DOTALL)
+    assert match is not None
+    return "'sha256-" + base64.b64encode(hashlib.sha256(match[1].encode()).digest()).decode() + "'"
+
+
+_PAGE_POLICY = (
+    f"default-src 'none'; script-src {_hash('script')}; style-src {_hash('style')}; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 
 
 class App:
@@ -98,7 +125,9 @@ class App:
         return request.headers.get("Upgrade", "").lower() == "websocket"
 
     def _json(self, value: Any, status: int = 200) -> Any:
-        return self._web.Response(body=wire.write_json(value), status=status, content_type="application/json")
+        return self._web.Response(
+            body=serialization.write_json(value), status=status, content_type="application/json"
+        )
 
     def _count(self, error: Refused) -> Refused:
         self.server.metrics.errors[error.reason] += 1
@@ -115,8 +144,8 @@ class App:
     async def _root(self, request: Any) -> Any:
         if self._is_upgrade(request):
             return await self._socket(request)
-        response = self._web.Response(text=page.HTML, content_type="text/html")
-        response.headers["Content-Security-Policy"] = page.POLICY
+        response = self._web.Response(text=WEB_PAGE, content_type="text/html")
+        response.headers["Content-Security-Policy"] = _PAGE_POLICY
         return response
 
     async def _act(self, request: Any) -> Any:
@@ -126,7 +155,7 @@ class App:
                 body = await request.read()
         except TimeoutError:
             raise Refused("malformed", f"the message did not arrive within {PATIENCE:g} s") from None
-        message = wire.read_json(body)
+        message = serialization.read_json(body)
         _connection(request).keeps = True
         client = message.get("client") or request.transport
         self._active += 1
@@ -165,15 +194,15 @@ class App:
         await socket.prepare(request)
         self.server.clients.add(socket)
         try:
-            await self._send(socket, wire.write_msgpack(self.server.facts))
-            await self._converse(socket, Stream(self.server.spec))
+            await self._send(socket, serialization.write_msgpack(self.server.facts))
+            await self._converse(socket, NoiseStream(self.server.spec))
         except (ConnectionError, TimeoutError):  # the client has gone, or does not take its answers
             pass
         finally:
             self.server.clients.discard(socket)
         return socket
 
-    async def _converse(self, socket: Any, stream: Stream) -> None:
+    async def _converse(self, socket: Any, stream: NoiseStream) -> None:
         """Answer one message after the other. An error is a text, which openpi's client raises; then it goes on."""
         types, previous = self._types, None
         while not socket.closed:
@@ -190,10 +219,10 @@ class App:
                     raise Refused(
                         "malformed", "the frame is text: send binary frames of msgpack, or JSON to POST /act"
                     )
-                answer = await self.server.answer(wire.read_msgpack(message.data), stream, socket)
+                answer = await self.server.answer(serialization.read_msgpack(message.data), stream, socket)
                 if previous is not None:
                     answer["server_timing"]["prev_total_ms"] = previous
-                await self._send(socket, wire.write_msgpack(answer))
+                await self._send(socket, serialization.write_msgpack(answer))
                 previous = 1e3 * (time.perf_counter() - begin)
                 self.server.metrics.answered("websocket", previous / 1e3)
             except Refused as error:
@@ -237,3 +266,60 @@ def _connection(request: Any) -> Connection:
 def _name(client: Any) -> Any:
     """What tells clients apart, for the size of batches only."""
     return client if isinstance(client, str) else id(client)
+
+
+# --- from the port to the signal ------------------------------------------------------------------------------
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket at this address. It refuses connections until the server listens on it."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {host}, port {port}: {error.strerror or error}. Give another --port or --host"
+        ) from error
+    return bound
+
+
+@asynccontextmanager
+async def listening(app: App, bound: socket.socket, shutdown_timeout: float = 1.0) -> AsyncIterator[None]:
+    """Answer at this socket. At the end requests that wait are answered, and new ones refused."""
+    web: Any = require("aiohttp.web", "serve", PURPOSE)
+    silent = logging.Logger("fidec.serve")  # errors of requests are counted, and the server's own are reported
+    silent.addHandler(logging.NullHandler())
+    app.server.start()
+    runner = web.AppRunner(app.application(), access_log=None, logger=silent, shutdown_timeout=shutdown_timeout)
+    await runner.setup()
+    make, loop = partial(app.connections.protocol, runner.server), asyncio.get_running_loop()
+    try:
+        listener = await loop.create_server(make, sock=bound, backlog=BURST)
+        try:
+            bound.listen(BACKLOG)  # more may wait than are accepted at once
+            yield
+        finally:
+            listener.close()
+    finally:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(10.0):
+                await app.stop()
+        await runner.cleanup()
+
+
+async def serve(app: App, bound: socket.socket, ready: Callable[[], object]) -> None:
+    """Open the port, call `ready`, and stop at SIGTERM or SIGINT; a second signal ends the process at once."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    async with listening(app, bound):
+        for number in SIGNALS:
+            loop.add_signal_handler(number, stop.set)
+        try:
+            ready()
+            await stop.wait()
+        finally:
+            for number in SIGNALS:
+                loop.remove_signal_handler(number)

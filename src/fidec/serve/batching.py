@@ -1,5 +1,8 @@
 """Requests that arrive together are computed together, in one thread; the event loop stays free.
 
+Request i draws from the key at (its seed, its step), as `Policy.reset(seed)` and that many calls would. So its action
+does not depend on which requests share its batch. Batches are padded to a few sizes, which are compiled at the start.
+
 While a batch is computed, requests wait for the next one. If the thread is idle, a request waits for the other
 clients that asked lately, at most `WINDOW`. With one client nothing waits.
 """
@@ -14,24 +17,74 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
-from fidec.serve.errors import Refused
+import numpy as np
 
+from fidec.errors import ConfigError
+from fidec.parts import arrays_of
+from fidec.serve.requests import Request
+from fidec.serve.serialization import Refused
+from fidec.train.acting import AS_TRAINED, DIALS, ActOptions, batched_policy, key_of_call, supports
+from fidec.train.policy import Policy
+
+SIZES = (1, 2, 4, 8, 16, 32, 64)
 WINDOW = 0.001  # seconds; the timers of asyncio's loop make it one to two milliseconds
 PAUSE = 0.05  # seconds without a request, after which `after` is called
 SEVERAL = 64  # requests, after which it is called too
 LATELY = 0.1  # seconds: a client that asked within this time is expected to ask again
 
 
+class ServedPolicy:
+    """`served(requests)` gives the actions, (requests, chunk, dimensions), in the units of the data.
+
+    It acts by `act` where a request does not say otherwise.
+    """
+
+    def __init__(self, policy: Policy, act: ActOptions = AS_TRAINED, largest: int = SIZES[-1]):
+        if largest not in SIZES:
+            raise ConfigError(f"the largest batch is one of {', '.join(map(str, SIZES))}, not {largest}")
+        self.policy, self.act = policy, act.resolved(policy.act)
+        self.spec = policy.spec.played(self.act.replan, self.act.ensemble)
+        self.sizes = tuple(size for size in SIZES if size <= largest)
+        self._function = self.act.function(policy.algorithm)
+        self.dials = tuple(name for name in DIALS if supports(self._function, name))
+        self._run = batched_policy(self._function, key_of_call)
+        self.check(self.act)
+
+    def check(self, act: ActOptions) -> None:
+        """Raise ConfigError if the policy does not have a dial of these options."""
+        act.dials(self._function)
+
+    def warm_up(self, size: int) -> None:
+        """Compile for batches of this size."""
+        request = Request(self.spec.zeros(), 0, 0, self.act)
+        for _ in range(3):  # the call after the first one takes milliseconds too
+            self([request] * size)
+
+    def __call__(self, requests: Sequence[Request]) -> np.ndarray:
+        count = len(requests)
+        size = next(size for size in self.sizes if size >= count)
+        observations, places = self.spec.zeros(size), np.zeros((2, size), np.uint32)
+        dials = {name: np.ones(size, np.float32) for name in self.dials}
+        for row, request in enumerate(requests):
+            for rows, observation in zip(arrays_of(observations), arrays_of(request.observation), strict=True):
+                rows[row] = observation
+            places[:, row] = request.seed, request.step
+            for name, column in dials.items():
+                column[row] = getattr(request.act, name)
+        actions = np.asarray(self._run(self.policy.state, observations, tuple(places), dials))[:count]
+        return self.spec.to_user_units(self.spec.steps_of(actions))
+
+
 class _Waiting(NamedTuple):
-    ask: Any
+    request: Any
     answer: asyncio.Future[Any]
 
 
 class Batcher:
-    """`await batcher(ask, client)` gives the result of `compute(asks)` for this one.
+    """`await batcher(request, client)` gives the result of `compute(requests)` for this one.
 
     `compute` gives a result for each request, or an exception in its place. It runs in a thread of its own, and so
-    does `after(asks, results)`, for several batches at once: what follows a batch at once would delay its answers.
+    does `after(requests, results)`, for several batches together: to call it after each would delay the answers.
     """
 
     def __init__(
@@ -39,7 +92,7 @@ class Batcher:
         compute: Callable[[Sequence[Any]], Sequence[Any]],
         largest: int,
         limit: int,
-        after: Callable[[Sequence[Any], Sequence[Any]], object] = lambda asks, results: None,
+        after: Callable[[Sequence[Any], Sequence[Any]], object] = lambda requests, results: None,
     ):
         self._compute, self._largest, self._limit, self._after = compute, largest, limit, after
         self._waiting: deque[_Waiting] = deque()
@@ -61,9 +114,9 @@ class Batcher:
         if len(self._waiting) >= self._limit:
             raise Refused("overload", f"the server is busy: {self._limit} requests are waiting. Try again later")
 
-    def __call__(self, ask: Any, client: Hashable) -> asyncio.Future[Any]:
+    def __call__(self, request: Any, client: Hashable) -> asyncio.Future[Any]:
         self.check()
-        waiting = _Waiting(ask, self._loop.create_future())
+        waiting = _Waiting(request, self._loop.create_future())
         self._waiting.append(waiting)
         self._asked[client] = time.monotonic()
         self._arrange()
@@ -106,13 +159,13 @@ class Batcher:
             except queue.Empty:
                 batch = []
             if batch:
-                asks = [waiting.ask for waiting in batch]
+                requests = [waiting.request for waiting in batch]
                 try:
-                    results = self._compute(asks)
+                    results = self._compute(requests)
                 except Exception as error:
                     results = [error] * len(batch)
                 self._loop.call_soon_threadsafe(self._finish, batch, results)
-                done += zip(asks, results, strict=True)
+                done += zip(requests, results, strict=True)
             if done and (not batch or len(done) >= SEVERAL):
                 self._after(*zip(*done, strict=True))
                 done = []

@@ -1,4 +1,4 @@
-"""How far what a deployed policy sees and does lies from the data it was trained on.
+"""What a server counts, and how far what its policy sees and does lies from the data it was trained on.
 
 The policy file holds statistics of the data (`fidec.data.statistics`). The distance of an observation is the root
 mean square of its z-scores. It is far if it exceeds the distance of 99 % of the data, or if more than a tenth of its
@@ -8,7 +8,9 @@ dimensions lies outside the range of the data.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,13 +18,62 @@ import numpy as np
 from fidec.data.columns import ACTION_TOLERANCE
 from fidec.data.statistics import AT_BOUND, distances, features_of
 from fidec.errors import CheckpointError
+from fidec.extras import require
 from fidec.parts import Observations
+from fidec.serve.serialization import STATUS
 from fidec.train.policy import Policy
 
+SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+LAST = 1024  # requests whose latency the page shows
 WINDOW = 256  # requests that the figures are about
 WARN_SHARE = 0.5  # of the window that is far
 OUTSIDE = 0.1  # share of the dimensions
 _COLUMNS = ("distance", "outside", "far", "actions outside", "actions at bound")
+
+
+class Metrics:
+    """What the server has done since its start."""
+
+    def __init__(self, sizes: Sequence[int]):
+        client = require("prometheus_client", "serve", "fidec serve")
+        client.disable_created_metrics()  # when each number began, which doubles the text
+        self._client, self._families = client, require("prometheus_client.core", "serve", "fidec serve")
+        self.requests: Counter[str] = Counter({"websocket": 0, "http": 0})
+        self.errors: Counter[str] = Counter(dict.fromkeys(STATUS, 0))
+        seconds, batch = "Time from a message to its answer, inside the server.", "Requests computed together."
+        self.seconds = client.Histogram("fidec_request_seconds", seconds, buckets=SECONDS, registry=None)
+        self.batches = client.Histogram("fidec_batch_size", batch, buckets=sizes, registry=None)
+        self._last: deque[float] = deque(maxlen=LAST)
+
+    def answered(self, way: str, seconds: float) -> None:
+        """A request got its actions."""
+        self.requests[way] += 1
+        self.seconds.observe(seconds)
+        self._last.append(seconds)
+
+    def latency(self) -> dict[str, float]:
+        """Milliseconds from a message to its answer, of the last requests."""
+        if not self._last:
+            return {"requests": 0}
+        p50, p99 = np.quantile(np.array(self._last) * 1e3, (0.5, 0.99)).tolist()
+        return {"requests": len(self._last), "p50": p50, "p99": p99}
+
+    def text(self, gauges: Mapping[str, tuple[float, str]], info: Mapping[str, object]) -> str:
+        """All of them in Prometheus' format, with `gauges` (name: value, meaning) and facts as labels of `info`."""
+        registry = SimpleNamespace(collect=lambda: self._collect(gauges, info))
+        return self._client.generate_latest(registry).decode()
+
+    def _collect(self, gauges: Mapping[str, tuple[float, str]], info: Mapping[str, object]) -> Iterator[Any]:
+        counter, gauge = self._families.CounterMetricFamily, self._families.GaugeMetricFamily
+        served = gauge("fidec_info", "What is served.", labels=list(info))
+        served.add_metric([str(fact) for fact in info.values()], 1)
+        requests = counter("fidec_requests", "Requests that got their actions.", labels=["way"])
+        errors = counter("fidec_errors", "Requests that were refused or failed, by reason.", labels=["reason"])
+        for family, counts in ((requests, self.requests), (errors, self.errors)):
+            for label, count in counts.items():
+                family.add_metric([label], count)
+        yield from (served, requests, errors, *self.seconds.collect(), *self.batches.collect())
+        yield from (gauge(name, meaning, value=value) for name, (value, meaning) in gauges.items())
 
 
 class Monitor:
@@ -85,11 +136,11 @@ class Monitor:
             return
         share = float(self._rows[:, _COLUMNS.index("far")].mean())
         if not self._warned and share > WARN_SHARE:
-            self._warned, found = True, self.figures()
+            self._warned, figures = True, self.figures()
             self._warn(
                 f"warning: {share:.0%} of the last {WINDOW} observations lie far from the training data: distance "
-                f"{found['observation_distance_p50']:.3g} (median), the data's 99 % quantile is {self._usual:.3g}; "
-                f"{found['observation_dimensions_outside']:.0%} of the dimensions are outside the data's range. "
+                f"{figures['observation_distance_p50']:.3g} (median), the data's 99 % quantile is {self._usual:.3g}; "
+                f"{figures['observation_dimensions_outside']:.0%} of the dimensions are outside the data's range. "
                 "Check units, order and calibration of the sensors"
             )
         elif self._warned and share < WARN_SHARE / 2:
@@ -100,7 +151,7 @@ class Monitor:
 def make_monitor(policy: Policy, warn: Callable[[str], None]) -> tuple[Monitor | None, str]:
     """The monitor of a policy, or None and why there is none."""
     if "data_statistics" not in policy.info:
-        return None, "off: the policy has no statistics of its data, an older version of fidec saved it"
+        return None, "off: the policy has no statistics of its data"
     try:
         return Monitor(policy, warn), "on"
     except (KeyError, TypeError, ValueError) as error:
@@ -110,10 +161,10 @@ def make_monitor(policy: Policy, warn: Callable[[str], None]) -> tuple[Monitor |
 
 
 def _columns(statistics: dict[str, Any], name: str, dimensions: int) -> list[np.ndarray]:
-    found = [np.asarray(statistics[name][each], np.float64) for each in ("mean", "std", "low", "high")]
-    for each in found:
-        if each.shape != (dimensions,) or not np.isfinite(each).all():
-            raise ValueError(f"{name} have statistics of shape {each.shape}, expected finite ({dimensions},)")
-    if not (found[1] > 0).all():
+    columns = [np.asarray(statistics[name][kind], np.float64) for kind in ("mean", "std", "low", "high")]
+    for column in columns:
+        if column.shape != (dimensions,) or not np.isfinite(column).all():
+            raise ValueError(f"{name} have statistics of shape {column.shape}, expected finite ({dimensions},)")
+    if not (columns[1] > 0).all():
         raise ValueError(f"a deviation of the {name} is not positive")
-    return found
+    return columns

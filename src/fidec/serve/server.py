@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 
 from fidec.parts import map_parts
-from fidec.serve.asking import Ask, Reader
-from fidec.serve.batching import Batcher
-from fidec.serve.errors import Refused
-from fidec.serve.lanes import Lanes
-from fidec.serve.metrics import Metrics
-from fidec.serve.monitor import make_monitor
-from fidec.serve.streams import Stream, Streams
+from fidec.serve.batching import Batcher, ServedPolicy
+from fidec.serve.monitor import Metrics, make_monitor
+from fidec.serve.requests import NoiseStream, NoiseStreams, Reader, Request
+from fidec.serve.serialization import Refused
+from fidec.train.acting import DIALS
 from fidec.types import Part
 
 _MEANINGS = {
@@ -35,44 +33,40 @@ class Server:
 
     def __init__(
         self,
-        lanes: Lanes,
+        served: ServedPolicy,
         version: str,
         say: Callable[[str], None],
-        *,
-        noise: float = 1.0,
-        strength: float = 1.0,
         queue: int = 256,
     ):
-        self.lanes, self.spec, self.say, self._queue = lanes, lanes.spec, say, queue
-        lanes.check_dials(noise=noise, strength=strength)
-        self.reader = Reader(self.spec, lanes.check_dials, noise, strength)
-        self.metrics, self.streams = Metrics(lanes.sizes), Streams(self.spec)
-        self.monitor, monitoring = make_monitor(lanes.policy, say)
+        self.served, self.spec, self.say, self._queue = served, served.spec, say, queue
+        self.reader = Reader(self.spec, served.act, served.check)
+        self.metrics, self.streams = Metrics(served.sizes), NoiseStreams(self.spec)
+        self.monitor, monitoring = make_monitor(served.policy, say)
         self.clients: set[Any] = set()  # open websockets
-        self.facts = self._facts(version, monitoring) | {"noise": noise, "strength": strength}
+        self.facts = self._facts(version, monitoring) | {name: getattr(served.act, name) for name in DIALS}
         # A number of an observation takes up to 25 characters in JSON. Clients may send more than the policy reads.
         self.largest_message = max(2**22, 32 * sum(int(np.prod(part.shape)) for part in self.spec.inputs))
 
     def start(self) -> None:
         """Start the thread that computes, inside a running event loop."""
-        self.batcher = Batcher(self._compute, self.lanes.sizes[-1], self._queue, self._observe)
+        self.batcher = Batcher(self._compute, self.served.sizes[-1], self._queue, self._observe)
 
-    async def answer(self, message: dict[str, Any], stream: Stream | None, client: Hashable) -> dict[str, Any]:
+    async def answer(self, message: dict[str, Any], stream: NoiseStream | None, client: Hashable) -> dict[str, Any]:
         """The actions for a message, or `Refused`."""
         begin = time.perf_counter()
         self.batcher.check()  # before the stream moves on, so that a refused message can be sent again
-        ask = self.reader(message, stream)
+        request = self.reader(message, stream)
         try:
-            actions = await self.batcher(ask, client)
+            actions = await self.batcher(request, client)
         except Refused:
             raise
         except Exception as error:
             self.say("".join(traceback.format_exception(error)).rstrip())
             raise Refused("internal", f"the policy failed: {type(error).__name__}") from error
         timing = {"infer_ms": 1e3 * (time.perf_counter() - begin)}
-        return {"actions": actions, "seed": ask.seed, "step": ask.step, "server_timing": timing}
+        return {"actions": actions, "seed": request.seed, "step": request.step, "server_timing": timing}
 
-    def http_stream(self, message: dict[str, Any]) -> Stream | None:
+    def http_stream(self, message: dict[str, Any]) -> NoiseStream | None:
         """The stream of a client of HTTP; None for a message that names the place of its random numbers."""
         client = message.get("client")
         if client is None:
@@ -81,22 +75,20 @@ class Server:
             raise Refused("field", "`client` has to be a text of 1 to 128 characters")
         return self.streams[client]
 
-    def _compute(self, asks: Sequence[Ask]) -> list[Any]:
-        self.metrics.batches.add(len(asks))
-        actions = self.lanes(asks)
-        finite = [bool(np.isfinite(each).all()) for each in actions]
+    def _compute(self, requests: Sequence[Request]) -> list[Any]:
+        self.metrics.batches.observe(len(requests))
         refusal = Refused("policy", "the policy gave an action that is not finite: it must not be used")
-        return [each if usable else refusal for each, usable in zip(actions, finite, strict=True)]
+        return [chunk if np.isfinite(chunk).all() else refusal for chunk in self.served(requests)]
 
-    def _observe(self, asks: Sequence[Ask], results: Sequence[Any]) -> None:
+    def _observe(self, requests: Sequence[Request], results: Sequence[Any]) -> None:
         """Compare what was seen and done with the data."""
         rows = [row for row, result in enumerate(results) if isinstance(result, np.ndarray)]
         if self.monitor is not None and rows:
-            seen = map_parts(lambda *each: np.stack(each), *(asks[row].observation for row in rows))
+            seen = map_parts(lambda *arrays: np.stack(arrays), *(requests[row].observation for row in rows))
             self.monitor(seen, np.stack([results[row] for row in rows]))
 
     def _facts(self, version: str, monitoring: str) -> dict[str, Any]:
-        policy, spec, (low, high) = self.lanes.policy, self.spec, self.spec.bounds
+        policy, spec, (low, high) = self.served.policy, self.spec, self.spec.bounds
         known = {name: policy.info.get(name) for name in ("step", "task", "env", "dataset")}
         return {
             "server": f"fidec {version}",
@@ -111,8 +103,8 @@ class Server:
                 "ensemble": spec.ensemble,
                 "delay": spec.delay,
             },
-            "dials": list(self.lanes.dials),
-            "largest_batch": self.lanes.sizes[-1],
+            "dials": list(self.served.dials),
+            "largest_batch": self.served.sizes[-1],
             "monitor": monitoring,
         }
 
@@ -125,8 +117,8 @@ class Server:
             fields = list(self.reader.fields(part))
             return {"shape": list(part.shape), "dtype": part.dtype, "fields": fields, **counts}
 
-        found = self.spec.observations(facts)
-        return {"parts": found} if self.spec.parts else found
+        observation = self.spec.observations(facts)
+        return {"parts": observation} if self.spec.parts else observation
 
     def describe(self) -> dict[str, Any]:
         """For GET /metadata: what is served, and how it goes."""

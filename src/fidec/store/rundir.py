@@ -37,7 +37,8 @@ MARKER = "run.json"
 LOCK, LEASE = "lock", lease.DIRECTORY
 # What commands add to a run: `fidec audit`, `eval --base`, `eval --ladder`, `export`, `report`.
 AUDIT, COMPARISON, LADDER, EXPORT, REPORT = "audit", "comparison.json", "ladder.json", "export", "report.html"
-MARKER_CONTENT = {"format": "fidec-run", "version": 1}
+FORMAT = 2  # of run directories and policies
+MARKER_CONTENT = {"format": "fidec-run", "version": FORMAT}
 STATES = ("running", "done", "failed", "preempted")
 # The files of a run. Overwriting removes these and keeps a user's own files.
 CONTENTS = (
@@ -108,8 +109,11 @@ class RunDirectory:
         path = Path(path)
         if not path.is_dir():
             raise RunError(f"there is no run at {path}: no such directory")
-        if not _has_marker(path):
+        marker = files.find_json(path / MARKER, Marker)
+        if marker is None:
             raise RunError(f"{path} is not a fidec run: it has no {MARKER} written by fidec")
+        if problem := format_problem(marker.get("version")):
+            raise RunError(f"the run {path} {problem}")
         if read_only:
             return cls(path, None)
         check_links(path)
@@ -214,6 +218,18 @@ class RunDirectory:
     def read_jsonl(self, name: str) -> list[dict[str, Any]]:
         """Events of the log "train", "eval", "episodes", "exploration" or "time"; a torn last line is left out."""
         return read_jsonl(self.path / f"{name}.jsonl", ROWS.get(name, dict))
+
+
+def format_problem(found: Any) -> str | None:
+    """Why a run or a policy of this format cannot be read, and what to do; None if it can."""
+    if found == FORMAT:
+        return None
+    if isinstance(found, int) and found < FORMAT:
+        return (
+            f"has format {found}, and this fidec reads format {FORMAT}: options of FiDec have other names since. "
+            "Train again, or use the version that wrote it: environment.json of the run names it and its commit"
+        )
+    return f"has format {found!r}, and this fidec reads format {FORMAT}: update fidec, or train again"
 
 
 def check_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:

@@ -12,12 +12,11 @@ import numpy as np
 from fidec import algos, rng
 from fidec.data import OfflineDataset, check_dataset
 from fidec.errors import ConfigError, DataError, RunError
-from fidec.train.acting import select_act
 from fidec.train.buffer import check_buffer
 from fidec.train.config import RunConfig
 from fidec.train.flow_first import check_takes_flow, load_flow, proposal_shapes
 from fidec.train.initial import Initial, check_initial
-from fidec.train.values import check_value_start
+from fidec.train.value_scale import check_value_start
 from fidec.types import Spec
 
 
@@ -110,7 +109,7 @@ def check_method(config: RunConfig, dataset: OfflineDataset, spec: Spec, initial
     if config.env_name is None:
         return
     observation = spec.observations(lambda part: jax.ShapeDtypeStruct(part.shape, part.dtype))
-    jax.eval_shape(select_act(algorithm, config.candidates), state, observation, key)
+    jax.eval_shape(config.act.function(algorithm), state, observation, key)
 
 
 def check_agree(dataset: OfflineDataset, buffer: OfflineDataset) -> None:

@@ -11,12 +11,14 @@ from typing import Annotated, Any, Literal, cast
 
 import tyro
 
+from fidec import algos
 from fidec.data.dataset import OfflineDataset
 from fidec.data.source import load_dataset
 from fidec.data.windows import Window
 from fidec.errors import ConfigError
 from fidec.register import check_choices
 from fidec.store.remote import as_url
+from fidec.train.acting import ActOptions
 
 _BY_PROTOCOL = cast(int, None)  # None until `resolve` takes the value of the task's protocol
 PROTOCOL_FIELDS = ("steps", "eval_interval", "eval_episodes")
@@ -208,7 +210,7 @@ class RunConfig:
     """Stretch the action bounds of the data to those of the environment, if they differ, as if its actions were given
     in other units. By default an environment with other bounds is refused."""
     candidates: int = 1
-    """Actions drawn for each observation in evaluations. With more than 1 the critic chooses among them."""
+    """Actions that the policy draws for each observation. With more than 1 the critic chooses among them."""
     track: Literal["wandb", "trackio", "mlflow"] | None = None
     """Also send the numbers of the logs to this tracker, as a run of its project fidec. The tracker's own environment
     variables say where it keeps them. If it fails, the run goes on without it. TensorBoard's files are always in
@@ -230,10 +232,15 @@ class RunConfig:
     @property
     def window(self) -> Window:
         """The steps of a transition."""
-        discount = getattr(self.options, "discount", None)
-        if self.n_step is not None and discount is None:
-            raise ConfigError(f"--n-step is for methods that learn a value: {self.algo} has no discount")
-        return Window(self.chunk, self.n_step or self.chunk, 1.0 if discount is None else discount)
+        learns_values = algos.get(self.algo).learns_values
+        if self.n_step is not None and not learns_values:
+            raise ConfigError(f"--n-step is for methods that learn a value: {self.algo} learns none")
+        return Window(self.chunk, self.n_step or self.chunk, self.options.discount if learns_values else 1.0)
+
+    @property
+    def act(self) -> ActOptions:
+        """How the policy acts by default, in evaluations and later."""
+        return ActOptions(candidates=self.candidates)
 
     @property
     def has_flow(self) -> bool:

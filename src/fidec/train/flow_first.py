@@ -27,9 +27,8 @@ from fidec.store import files
 from fidec.store.directories import replacing_directory
 from fidec.store.rundir import RunDirectory
 from fidec.train.config import OnlineConfig, RunConfig
-from fidec.train.loading import load_policy, policy_directory
 from fidec.train.loop import Signals
-from fidec.train.policy import MODEL
+from fidec.train.policy import MODEL, load_policy, policy_directory
 from fidec.types import Params, Spec
 
 METHOD = "flow_bc"

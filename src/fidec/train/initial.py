@@ -25,7 +25,7 @@ from fidec.store.checkpoint import STATE, Checkpoints
 from fidec.store.directories import replacing_directory
 from fidec.store.rundir import RunDirectory
 from fidec.train.config import RunConfig
-from fidec.train.loading import load_policy
+from fidec.train.policy import load_policy
 from fidec.train.stored import read_config, spec_from_json
 from fidec.types import Spec
 

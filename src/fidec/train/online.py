@@ -30,11 +30,11 @@ from fidec.envs.lanes import Lanes, Transition
 from fidec.errors import ConfigError, EnvError
 from fidec.store.replay import ReplayStore
 from fidec.train import dispatch, loop
+from fidec.train.action_chunks import ChunkExecutor
 from fidec.train.buffer import Buffer, check_buffer, next_actions
-from fidec.train.chunks import OpenLoop
 from fidec.train.collect import Collector, has_ended, make_explorer, rows_of, without_cut_episodes
 from fidec.train.config import OnlineConfig, RunConfig
-from fidec.train.evaluate import check_spaces
+from fidec.train.evaluation import check_spaces
 from fidec.train.loop import Carry
 from fidec.types import Spec
 
@@ -109,7 +109,7 @@ class Online:
         self._keys, self._pace = loop.keys_of(seed), dispatch.Pace()
         self._update: Callable | None = None  # compiled when first needed
         self._explore = make_explorer(algorithm, seed, spec.action_dim)
-        self._playing = OpenLoop(spec, config.envs) if spec.chunk > 1 else None
+        self._playing = ChunkExecutor(spec, config.envs) if spec.chunk > 1 else None
 
     @property
     def collected(self) -> int:

@@ -32,7 +32,7 @@ from fidec.train.initial import Initial
 from fidec.train.session import Callback, Journal, Session
 from fidec.train.starting import Start
 from fidec.train.validation import Validation
-from fidec.train.values import data_value, describe_time_constant, reward_factor
+from fidec.train.value_scale import data_value, describe_time_constant, reward_factor
 
 
 def open_sessions(

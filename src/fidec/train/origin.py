@@ -12,8 +12,7 @@ from fidec.errors import ConfigError, DataError, RunError
 from fidec.parts import Observations, map_parts
 from fidec.store.rundir import RunDirectory
 from fidec.train.config import RunConfig
-from fidec.train.loading import load_policy
-from fidec.train.policy import Policy
+from fidec.train.policy import Policy, load_policy
 from fidec.train.stored import read_config
 from fidec.train.view import seen_by
 from fidec.types import Spec

@@ -1,6 +1,6 @@
 """A portable policy: safetensors and JSON, usable without the data, the environment or the run.
 
-policy/  policy.json          method, options, specification, origin
+policy/  policy.json          method, options, specification, how it acts by default, origin
          model.safetensors    the arrays that are needed to act
          manifest.json        SHA-256 of both, checked before use
 """
@@ -11,26 +11,40 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict, Unpack
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from fidec import algos, rng
+from fidec import algos, compilation, rng
 from fidec.data.delay import Pending
-from fidec.errors import ConfigError
-from fidec.parts import Frames, Observations, arrays_of, only_parts
+from fidec.errors import CheckpointError, ConfigError
+from fidec.parts import Frames, Observations, arrays_of, is_part_name, only_parts
+from fidec.register import unknown
 from fidec.store import files, trees
-from fidec.store.directories import replacing_directory
-from fidec.train.acting import dials, select_act
-from fidec.train.chunks import Player
+from fidec.store.directories import read_directory, replacing_directory
+from fidec.store.rundir import FORMAT, format_problem, runs_below
+from fidec.store.staging import local_run
+from fidec.train.acting import PUBLISHED, ActArguments, ActOptions, CallArguments
+from fidec.train.action_chunks import Player
+from fidec.train.stored import config_from_json, spec_from_json
 from fidec.types import Part, Spec
 
 MODEL = "model.safetensors"
 CARD = "policy.json"
-FORMAT = 1
-_USUAL: dict[str, Any] = {"candidates": 1, "return_base": False, "noise": 1.0, "strength": 1.0}  # how it is called
+_NAMED = 10  # runs in an error message
+
+
+class Card(TypedDict):
+    format: int
+    algo: str
+    options: dict[str, Any]
+    spec: dict[str, Any]
+    act: CallArguments
+    info: NotRequired[dict[str, Any] | None]
 
 
 class CompilationWarning(UserWarning):
@@ -48,12 +62,22 @@ class Policy:
     rollout can be repeated. The first call compiles; `policy.warm_up()` does it before a control loop starts. A later
     call that compiles again, for another batch size for example, says so with a `CompilationWarning`. A policy of
     images takes several frames, and one with a history several vectors: `policy.frames()` stacks them. A policy of
-    several parts takes a dictionary. `spec` describes observations and actions, `state` holds the arrays.
+    several parts takes a dictionary. `spec` describes observations and actions, `state` holds the arrays. `act` is
+    how the policy acts unless a call says otherwise.
     """
 
-    def __init__(self, algo: str, options: Any, spec: Spec, state: Any, info: dict[str, Any] | None = None):
+    def __init__(
+        self,
+        algo: str,
+        options: Any,
+        spec: Spec,
+        state: Any,
+        info: dict[str, Any] | None = None,
+        act: ActOptions = PUBLISHED,
+    ):
         self.algo, self.options, self.spec = algo, options, spec
         self.info = info or {}
+        self.act = act.resolved(replace(PUBLISHED, replan=spec.replan, ensemble=spec.ensemble))
         self.algorithm = algos.get(algo).build(options, spec)
         self._state = self.algorithm.policy(state)
         self._inputs, self._names = spec.inputs, tuple(part.name for part in spec.parts)
@@ -77,40 +101,38 @@ class Policy:
         """Restart the sequence of random numbers."""
         self._key, self._calls = jax.random.key_data(rng.stream(seed, "act")).tolist(), 0
 
-    def warm_up(self, batch: int | tuple[int, ...] | None = None, **how: Any) -> None:
+    def warm_up(
+        self,
+        batch: int | tuple[int, ...] | None = None,
+        *,
+        return_base: bool = False,
+        **act: Unpack[CallArguments],
+    ) -> None:
         """Compile the policy for one observation, or for a batch of this size, without drawing a random number.
 
-        `how` are the arguments of the calls that will follow (`candidates`, `return_base`, `noise`, `strength`). Each
-        batch size and each choice of `candidates` and `return_base` is compiled once; of `noise` and `strength` only
-        whether they are 1 matters.
+        The other arguments are those of the calls that will follow. Each batch size and each choice of `candidates`
+        and `return_base` is compiled once; of `noise` and `strength` only whether they are 1 matters.
         """
         leading = () if batch is None else np.atleast_1d(batch).tolist()
-        self._prepare(self.spec.zeros(*leading), False, **{**_USUAL, **how})
+        self._prepare(self.spec.zeros(*leading), self._options(act), return_base, warn=False)
 
-    def _prepare(
-        self,
-        observations: Observations,
-        warn: bool,
-        /,
-        candidates: int,
-        return_base: bool,
-        noise: float,
-        strength: float,
-    ) -> _Compiled:
+    def _options(self, act: CallArguments) -> ActOptions:
+        """How the policy acts in a call with these arguments."""
+        for name in act.keys() - CallArguments.__annotations__.keys():
+            raise unknown("argument of a policy's call", name, {"return_base", *CallArguments.__annotations__})
+        return ActOptions(**act).resolved(self.act) if act else self.act
+
+    def _prepare(self, observations: Observations, options: ActOptions, return_base: bool, warn: bool) -> _Compiled:
         """Check the arguments, and compile for them and for observations of this shape, unless that was done."""
-        if candidates < 1:
-            raise ConfigError(f"candidates must be at least 1, not {candidates}")
         self._check_shapes(observations)
-        act = select_act(self.algorithm, candidates, return_base)
-        factors = dials(act, noise=noise, strength=strength)
-        how = (_shapes(observations), candidates, return_base, noise == 1, strength == 1)
-        if how in self._ready:
-            return self._ready[how]
-        if warn:
-            chosen = {"candidates": candidates, "return_base": return_base, "noise": noise, "strength": strength}
-            warnings.warn(self._advice(observations, **chosen), CompilationWarning, stacklevel=3)
-        self._ready[how] = _compile(act, self._state, observations, self._place(), factors)
-        return self._ready[how]
+        act = options.function(self.algorithm, "too" if return_base else "no")
+        dials = options.dials(act)
+        program = (_shapes(observations), return_base, options.program)
+        if program not in self._ready:
+            if warn:
+                warnings.warn(self._advice(observations, options, return_base), CompilationWarning, stacklevel=3)
+            self._ready[program] = _compile(act, self._state, observations, self._place(), dials)
+        return self._ready[program]
 
     def _observed(self, observations: Any) -> Observations:
         """The parts of the policy as arrays; ConfigError for one that is missing or not finite."""
@@ -134,10 +156,12 @@ class Policy:
             wanted = f"(..., {part.shape})" if not leading or part is self.spec.inputs[0] else (*leading, *part.shape)
             raise ConfigError(f"observations{which} have shape {array.shape}; the policy takes {wanted}{hint}")
 
-    def _advice(self, observations: Observations, **how: Any) -> str:
+    def _advice(self, observations: Observations, options: ActOptions, return_base: bool) -> str:
         """What to say about a call that compiles."""
         batch, shape = self.spec.leading(observations), _shapes(observations)
-        chosen = [f"{name}={value!r}" for name, value in how.items() if value != _USUAL[name]]
+        usual = self.act.given()
+        chosen = ["return_base=True"] * return_base
+        chosen += [f"{name}={value!r}" for name, value in options.given().items() if value != usual.get(name)]
         words = ", ".join(([str(batch[0] if len(batch) == 1 else batch)] if batch else []) + chosen)
         return (
             f"the policy compiles for observations of shape {shape}{' with ' if chosen else ''}{', '.join(chosen)}: "
@@ -160,24 +184,17 @@ class Policy:
         """
         return Pending(self.spec.delay, *self.spec.bounds)
 
-    def player(self, replan: int | None = None, ensemble: float | None = None, **how: Any) -> Player:
+    def player(self, **act: Unpack[ActArguments]) -> Player:
         """Play the policy step by step: one action for each observation, a new chunk every `replan` steps.
 
-        `ensemble` is the rate of a mean over all chunks that have the step (`fidec.train.chunks`). By default both
-        are those of the training run. `how` are arguments of the policy's calls. The actions are those of single
-        observations or of batches of a fixed size.
+        `ensemble` is the rate of a mean over all chunks that have the step (`fidec.train.action_chunks`). By default
+        both are those of the training run. The other arguments are those of the policy's calls. The actions are those
+        of single observations or of batches of a fixed size.
         """
-        return Player(self, self.spec.played(replan, ensemble), **how)
+        played = self.spec.played(act.pop("replan", None), act.pop("ensemble", None))
+        return Player(lambda observation: self(observation, **act), played)
 
-    def __call__(
-        self,
-        observations: Observations,
-        *,
-        candidates: int = 1,
-        return_base: bool = False,
-        noise: float = 1.0,
-        strength: float = 1.0,
-    ) -> Any:
+    def __call__(self, observations: Observations, *, return_base: bool = False, **act: Unpack[CallArguments]) -> Any:
         """Actions for one observation or a batch: an array, or a dictionary of the parts, which may have more.
 
         With `candidates` > 1 the method draws that many actions for each observation and chooses one by value. With
@@ -186,13 +203,14 @@ class Policy:
         `noise` multiplies every random draw: 1 acts as the method was published, 0 gives one action for an
         observation. `strength` multiplies the displacement of methods that refine a base action: 1 acts as published,
         0 as the base policy. Candidates are chosen among the moved actions.
+
+        What is not given is as in `policy.act`: the run's number of candidates, and factors of 1.
         """
-        observations = self._observed(observations)
-        ready = self._ready.get((_shapes(observations), candidates, return_base, noise == 1, strength == 1))
+        observations, options = self._observed(observations), self._options(act)
+        ready = self._ready.get((_shapes(observations), return_base, options.program))
         if ready is None:
-            ready = self._prepare(observations, bool(self._ready), candidates, return_base, noise, strength)
-        factors = dials(ready.act, noise=noise, strength=strength)
-        result = ready.run(ready.leaves, observations, self._place(), **factors)
+            ready = self._prepare(observations, options, return_base, warn=bool(self._ready))
+        result = ready.run(ready.leaves, observations, self._place(), **options.dials(ready.act))
         self._calls += 1
         if return_base:
             actions, base = result
@@ -212,6 +230,7 @@ class Policy:
                 "algo": self.algo,
                 "options": dataclasses.asdict(self.options),
                 "spec": dataclasses.asdict(self.spec),
+                "act": replace(self.act, replan=None, ensemble=None).given(),  # these two are in `spec`
                 "info": self.info,
             }
             files.write_json(new / CARD, card)
@@ -228,7 +247,7 @@ class _Compiled(NamedTuple):
 
 
 def _compile(
-    act: Callable[..., Any], state: Any, observations: Observations, place: np.ndarray, factors: dict[str, Any]
+    act: Callable[..., Any], state: Any, observations: Observations, place: np.ndarray, dials: dict[str, Any]
 ) -> _Compiled:
     """Compile `act` for such arguments, so that a call takes little more time than its computation.
 
@@ -238,22 +257,22 @@ def _compile(
     """
     leaves, structure = jax.tree.flatten(state)
 
-    def whole(leaves, observations, place, **factors):
+    def act_of_call(leaves, observations, place, **dials):
         key = rng.at(jax.random.wrap_key_data(place[:-1]), place[-1])
-        return act(jax.tree.unflatten(structure, leaves), observations, key, **factors)
+        return act(jax.tree.unflatten(structure, leaves), observations, key, **dials)
 
-    jaxpr = jax.make_jaxpr(whole)(leaves, observations, place, **factors).jaxpr
+    jaxpr = jax.make_jaxpr(act_of_call)(leaves, observations, place, **dials).jaxpr
     used = {id(variable) for equation in jaxpr.eqns for variable in equation.invars}
     places = [index for index in range(len(leaves)) if id(jaxpr.invars[index]) in used]
 
-    def part(some, *arguments, **factors):
+    def act_with_used(some, *arguments, **dials):
         merged = list(leaves)
         for index, leaf in zip(places, some, strict=True):
             merged[index] = leaf
-        return whole(merged, *arguments, **factors)
+        return act_of_call(merged, *arguments, **dials)
 
-    compiled = _Compiled(act, jax.jit(part), [leaves[index] for index in places])
-    jax.block_until_ready(compiled.run(compiled.leaves, observations, place, **factors))
+    compiled = _Compiled(act, jax.jit(act_with_used), [leaves[index] for index in places])
+    jax.block_until_ready(compiled.run(compiled.leaves, observations, place, **dials))
     return compiled
 
 
@@ -281,3 +300,112 @@ def _check_finite(part: str, observations: np.ndarray) -> None:
             f"the observation{which} at index {first[0] if len(first) == 1 else first} is {observations[first]}: "
             "a policy needs finite numbers. Check the sensor, or hold its last value"
         )
+
+
+# --- reading: hashes are checked first, then every value that the use of a policy depends on
+
+
+def policy_directory(directory: str | Path) -> Path:
+    """The directory of a policy: this one, or the `policy/` of a run. CheckpointError if there is none.
+
+    Of a URL it is a local copy.
+    """
+    directory = local_run(directory)
+    is_run = (directory / "run.json").exists()
+    if is_run or (not (directory / CARD).exists() and (directory / "policy").is_dir()):
+        directory = directory / "policy"
+    if not directory.is_dir() and not files.hidden(directory, "old").is_dir():  # which takes its place in a moment
+        if is_run:
+            raise CheckpointError(
+                f"the run {directory.parent} has no policy yet: it is saved with the first checkpoint"
+            )
+        raise CheckpointError(f"there is no policy at {directory}: no such directory")
+    return directory
+
+
+def load_policy(directory: str | Path) -> Policy:
+    """Read a policy directory, or the `policy/` of a run, also at a URL such as s3://bucket/runs/mine.
+
+    Its hashes are checked, and no code is loaded from it.
+    """
+    directory = policy_directory(directory)
+    return read_directory(directory, lambda: _read_policy(directory))  # training may save it meanwhile
+
+
+def _read_policy(directory: Path) -> Policy:
+    if not any((directory / name).exists() for name in (CARD, MODEL, files.MANIFEST)):
+        raise CheckpointError(f"{directory} is neither a run nor a policy. {_runs_in(directory)}")
+    files.verify_manifest(directory)
+    compilation.enable()
+    if problem := format_problem(files.read_json(directory / CARD).get("format")):
+        raise CheckpointError(f"the policy {directory} {problem}")
+    card = files.read_json(directory / CARD, Card)
+    try:
+        return _from_card(directory, card)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise CheckpointError(
+            f"{directory / CARD} does not describe a policy: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _runs_in(directory: Path) -> str:
+    runs = runs_below(directory)
+    if not runs:
+        return "There is no run below it."
+    more = f" and {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""
+    return f"Name one of the runs below it: {', '.join(map(str, runs[:_NAMED]))}{more}."
+
+
+def _from_card(directory: Path, card: dict[str, Any]) -> Policy:
+    spec = spec_from_json(card["spec"])
+    _check_spec(directory / CARD, spec)
+    method = algos.get(card["algo"])
+    options = config_from_json(method.config_for(card["options"]), card["options"])
+    algorithm = method.build(options, spec)
+    template = jax.eval_shape(lambda key: algorithm.policy(algorithm.init(key)), rng.stream(0, "init"))
+    loaded = trees.load_tree(directory / MODEL, template)
+    if text := trees.describe_non_finite(trees.flatten_tree(loaded)):
+        raise CheckpointError(
+            f"{directory / MODEL}: {text}. Such a policy cannot act. Take it from another checkpoint."
+        )
+    state = jax.tree.map(jnp.asarray, loaded)
+    return Policy(card["algo"], options, spec, state, card.get("info"), ActOptions(**card["act"]))
+
+
+def _check_spec(path: Path, spec: Spec) -> None:
+    """Raise unless shapes, action bounds and normalisation of a stored specification can be used."""
+
+    def refuse(text: str) -> CheckpointError:
+        return CheckpointError(f"{path}: {text}. The policy was changed or written by another program.")
+
+    sizes = [size for part in spec.inputs for size in (len(part.shape), *part.shape)]
+    if min(*sizes, spec.action_dim, spec.frame_stack, spec.history) < 1:
+        raise refuse("observation_shape, action_dim, frame_stack and history have to be positive")
+    names = [part.name for part in spec.parts]
+    if any(not is_part_name(name) for name in names):  # an export has them in its code
+        raise refuse("names of parts have to be letters, digits, '_', '.' and '-'")
+    if names != sorted(set(names)) or (spec.parts and (spec.observation_shape or len(names) < 2)):
+        raise refuse("parts have to be at least two, sorted by name, in the place of observation_shape")
+    if any(part.shape[-1] % spec.stack_of(part) for part in spec.inputs):
+        raise refuse("frame_stack and history have to divide the last axis of observations")
+    if not 1 <= spec.replan <= spec.chunk or spec.action_dim % spec.chunk:
+        raise refuse("chunk has to divide action_dim, and replan has to lie between 1 and chunk")
+    if spec.delay < 0:
+        raise refuse("delay has to be 0 or more")
+    if spec.ensemble is not None and not (spec.replan < spec.chunk and math.isfinite(spec.ensemble)):
+        raise refuse("ensemble has to be a finite number, and replan less than chunk")
+    pairs: list[tuple[str, str, tuple[int, ...], list[Any]]] = [
+        ("action_low", "action_high", (spec.step_dim,), [spec.action_low, spec.action_high])
+    ]
+    for part in spec.inputs:
+        pairs.append(("observation_mean", "observation_std", part.shape, [part.mean, part.std]))
+    for first, second, shape, values in pairs:
+        if values == [None, None]:
+            continue
+        for name, value in zip((first, second), values, strict=True):
+            if value is None or np.shape(value) != shape or np.abs(value).max() > np.finfo(np.float32).max:
+                raise refuse(f"{name} is {value}, expected finite numbers of shape {shape}")
+        if first == "action_low" and not np.less(*values).all():
+            raise refuse(f"action_low {values[0]} is not below action_high {values[1]}")
+        if first == "observation_mean" and not np.greater(values[1], 0).all():
+            raise refuse(f"observation_std is {values[1]}, expected positive numbers")

@@ -34,7 +34,7 @@ def resolve(config: RunConfig) -> RunConfig:
     n_step, replan = config.n_step, config.replan
     if config.chunk > 1:
         replan = replan or config.chunk
-        n_step = n_step or (config.chunk if hasattr(options, "discount") else None)
+        n_step = n_step or (config.chunk if algos.get(config.algo).learns_values else None)
     config = dataclasses.replace(
         config,
         options=options,

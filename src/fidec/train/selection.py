@@ -1,33 +1,118 @@
-"""Choose a policy with a few real episodes: a bandit over candidates, and what it found.
+"""Choose a policy with a few real episodes: the candidates, a bandit that plays them, and its recommendation.
 
-The k-th episode of every candidate starts from the same seed and draws the same random numbers, so that differences
-are paired.
+Candidates are base and refined policies of runs, at several noises and strengths. The k-th episode of every candidate
+starts from the same seed and draws the same random numbers, so that differences are paired.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
 import numpy as np
 
-from fidec import bandit
+from fidec import algos, bandit
 from fidec.envs.evaluate import summarise
 from fidec.envs.factory import EnvFactory
 from fidec.envs.pool import Episode
 from fidec.errors import ConfigError, EnvError
 from fidec.stats import bootstrap_mean, paired_difference, wilson
 from fidec.store import files
-from fidec.train.assess import Assessment
-from fidec.train.candidates import Candidate
-from fidec.train.evaluate import Evaluator
+from fidec.train.acting import supports
+from fidec.train.evaluation import Evaluator, PolicyEvaluation
+from fidec.train.policy import Policy
 from fidec.types import Spec
 
 # With fewer pairs not even a sign test can be significant at 5 %: all of five pairs have one sign by chance with
 # probability 1/16.
 PAIRS = 6
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A policy with its factors of noise and displacement."""
+
+    source: PolicyEvaluation
+    noise: float
+    strength: float | None
+    """0: the base policy. None: the method refines no base policy."""
+    clone: bool
+    """Whether it only imitates the data: a base policy, or a method that needs no rewards."""
+
+    @property
+    def name(self) -> str:
+        """In words: run, noise, and strength if there is a choice."""
+        strength = "" if self.strength is None else f", strength {self.strength:g}"
+        return f"{self.source.directory} with noise {self.noise:g}{strength}"
+
+    @property
+    def options(self) -> str:
+        """The options of `fidec eval` that play it."""
+        factors = {"noise": self.noise, "strength": self.strength or 1.0}
+        base = " --base" if self.strength == 0 else ""
+        return base + "".join(f" --{name} {value:g}" for name, value in factors.items() if value != 1)
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """Arguments of an evaluation (`Evaluator`)."""
+        act = replace(self.source.act, noise=self.noise, strength=self.strength or 1.0)
+        return {"base": self.strength == 0, "act": act}
+
+
+def candidates_of(
+    sources: Sequence[PolicyEvaluation], noises: Sequence[float], strengths: Sequence[float]
+) -> list[Candidate]:
+    """All candidates: clones first, then by strength, by run, and by noise in the given order.
+
+    Base policies are always among them. One that several runs share counts once. A method that cannot scale its noise
+    or its displacement has its own only.
+    """
+    _check_factors("--noises", noises)
+    _check_factors("--strengths", strengths)
+    candidates, clones = list[Candidate](), set[Hashable]()
+    for number, source in enumerate(sources):
+        act, flow = source.policy.algorithm.act, _flow_of(source.policy) or number
+        imitates = not algos.get(source.policy.algo).needs_rewards
+        for strength in _strengths(source.policy, strengths):
+            clone = imitates or strength == 0
+            if clone and flow in clones:
+                continue
+            if clone:
+                clones.add(flow)
+            for noise in dict.fromkeys(noises) if supports(act, "noise") else (1.0,):
+                candidates.append(Candidate(source, float(noise), strength, clone))
+    return sorted(candidates, key=lambda arm: (not arm.clone, 1.0 if arm.strength is None else arm.strength))
+
+
+def _check_factors(option: str, values: Sequence[float]) -> None:
+    if not values or not all(np.isfinite(value) and value >= 0 for value in values):
+        given = " ".join(f"{value:g}" for value in values) or "nothing"
+        raise ConfigError(f"{option} takes finite numbers that are not negative, not {given}")
+
+
+def _strengths(policy: Policy, strengths: Sequence[float]) -> Sequence[float | None]:
+    if policy.algorithm.act_with_base is None:
+        return (None,)
+    if supports(policy.algorithm.act, "strength"):
+        return sorted({0.0, *map(float, strengths)})
+    return (0.0, 1.0)
+
+
+def _flow_of(policy: Policy) -> Hashable:
+    """The same for policies with the same behaviour flow; None if they have none."""
+    params = getattr(policy.state, "params", None)
+    if not isinstance(params, Mapping) or "flow" not in params:
+        return None
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves(params["flow"]):
+        array = np.asarray(leaf)
+        digest.update(f"{array.shape} {array.dtype}".encode() + array.tobytes())
+    return digest.hexdigest(), getattr(policy.options, "flow_steps", None), policy.spec
 
 
 def check_episodes(arms: int, episodes: int, envs: int = 1) -> str | None:
@@ -42,7 +127,7 @@ def check_episodes(arms: int, episodes: int, envs: int = 1) -> str | None:
     return None
 
 
-def check_sources(sources: Sequence[Assessment]) -> None:
+def check_sources(sources: Sequence[PolicyEvaluation]) -> None:
     """Raise unless all policies are for one environment."""
     first = sources[0]
     for source in sources:
@@ -69,13 +154,13 @@ def choose(
     played: list[list[Episode]] = [[] for _ in arms]
     with ExitStack() as stack:
         evaluators: dict[Any, Evaluator] = {}
-        for place, source in {_place(arm): arm.source for arm in arms}.items():
-            made = Evaluator(source.env, source.spec, envs=envs, episodes=envs, timeout=arms[0].source.timeout)
-            evaluators[place] = stack.enter_context(made)
+        for shared, source in {_shared(arm): arm.source for arm in arms}.items():
+            evaluator = Evaluator(source.env, source.spec, envs=envs, episodes=envs, timeout=arms[0].source.timeout)
+            evaluators[shared] = stack.enter_context(evaluator)
 
         def pull(number: int, first: int) -> bandit.Scores:
             arm = arms[number]
-            policy, evaluator = arm.source.policy, evaluators[_place(arm)]
+            policy, evaluator = arm.source.policy, evaluators[_shared(arm)]
             # Step 0 for all, so that policies of different steps draw the same random numbers.
             played[number] += evaluator(policy.algorithm, policy.state, 0, seed, first=first, **arm.how).episodes
             report(sum(map(len, played)))
@@ -91,8 +176,8 @@ def choose(
     return files.to_builtin({"environment": env.name, **note, "seed": seed, "envs": envs, **result})
 
 
-def _place(arm: Candidate) -> tuple[Spec, bool, str]:
-    """Candidates with the same one share environments."""
+def _shared(arm: Candidate) -> tuple[Spec, bool, str]:
+    """What candidates have in common that share environments."""
     env = arm.source.env
     return arm.source.spec, env.scale_actions, str(env.action_bounds)
 
@@ -133,7 +218,7 @@ def describe(arms: Sequence[Candidate], of: str, course: bandit.Course) -> dict[
         best = clones[bandit.recommend([scores[number] for number in clones], safe=0)]
         baseline = course.arm if arms[course.arm].clone else best
     rows = []
-    for number, (arm, own) in enumerate(zip(arms, scores, strict=True)):
+    for number, (arm, arm_scores) in enumerate(zip(arms, scores, strict=True)):
         row: dict[str, Any] = {
             "run": str(arm.source.directory),
             "method": arm.source.policy.algo,
@@ -141,14 +226,14 @@ def describe(arms: Sequence[Candidate], of: str, course: bandit.Course) -> dict[
             "noise": arm.noise,
             "strength": arm.strength,
             "clone": arm.clone,
-            **_mean(of, own),
+            **_mean(of, arm_scores),
             "difference": None,
-            "scores": list(own),
+            "scores": list(arm_scores),
         }
         if baseline is not None and number != baseline:
-            pairs = min(len(own), len(scores[baseline]))
-            both = scores[baseline][:pairs], own[:pairs]
-            row["difference"] = paired_difference(*both, success=of == "success")._asdict()
+            pairs = min(len(arm_scores), len(scores[baseline]))
+            before, after = scores[baseline][:pairs], arm_scores[:pairs]
+            row["difference"] = paired_difference(before, after, success=of == "success")._asdict()
         rows.append(files.to_builtin(row))
     result = {
         "of": of,
@@ -156,7 +241,7 @@ def describe(arms: Sequence[Candidate], of: str, course: bandit.Course) -> dict[
         "arms": rows,
         "baseline": baseline,
         "recommended": course.arm,
-        "history": [{"episodes": each.pulls, "arm": each.arm, "mean": each.mean} for each in course.history],
+        "history": [{"episodes": at.pulls, "arm": at.arm, "mean": at.mean} for at in course.history],
     }
     return result | {"sentences": sentences(arms, result)}
 
@@ -176,31 +261,31 @@ def sentences(arms: Sequence[Candidate], result: dict[str, Any]) -> list[str]:
     """What to do, how sure that is, and how to confirm it."""
     rows, chosen, baseline = result["arms"], result["recommended"], result["baseline"]
     row, of = rows[chosen], result["of"]
-    what = f"play {arms[chosen].name}: {of} {number(row)} in {count(row['episodes'], 'episode')}"
+    advice = f"play {arms[chosen].name}: {of} {number(row)} in {count(row['episodes'], 'episode')}"
     if baseline is None:
-        said = [f"{what}. There is no clone among the candidates: add a run of flow_bc or bc to compare with one."]
+        text = [f"{advice}. There is no clone among the candidates: add a run of flow_bc or bc to compare with one."]
     elif arms[chosen].clone:
         others = len(rows) > sum(arm.clone for arm in arms)
-        said = [f"{what}. It is a clone: {'no other candidate has shown to be better' if others else 'all are'}."]
+        text = [f"{advice}. It is a clone: {'no other candidate was shown to be better' if others else 'all are'}."]
     else:
         other, difference = rows[baseline], row["difference"]
-        said = [
-            f"{what}; the clone ({arms[baseline].name}) had {number(other)} in "
+        text = [
+            f"{advice}; the clone ({arms[baseline].name}) had {number(other)} in "
             f"{count(other['episodes'], 'episode')}; paired difference {number(difference, '+')} over "
             f"{count(difference['n'], 'pair')}."
         ]
         if difference["n"] < PAIRS:
-            said.append(f"{count(difference['n'], 'pair')}: too few to tell it from the clone. Play more --episodes.")
+            text.append(f"{count(difference['n'], 'pair')}: too few to tell it from the clone. Play more --episodes.")
         elif difference["low"] <= 0 <= difference["high"]:
-            said.append("The interval contains 0: it is not distinguishable from the clone.")
+            text.append("The interval contains 0: it is not distinguishable from the clone.")
     source = arms[chosen].source
     # A run without an environment of its own has to be told where it was played.
     place = "" if source.policy.info.get("task") or source.policy.info.get("env") else f" --env {source.env.name}"
-    said.append(
+    text.append(
         "The best of several looks better than it is. New episodes show its score: "
         f"fidec eval {source.directory}{arms[chosen].options}{place} --seed SEED, with another seed."
     )
-    return said
+    return text
 
 
 def number(row: dict[str, Any], sign: str = "") -> str:

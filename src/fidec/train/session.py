@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 
+from fidec import algos
 from fidec.algos import Algorithm
 from fidec.console import Progress
 from fidec.data.feed import Feed
@@ -27,14 +28,14 @@ from fidec.store.rundir import RunDirectory
 from fidec.train import loop
 from fidec.train.config import RunConfig
 from fidec.train.dispatch import Run
-from fidec.train.evaluate import Evaluation, Evaluator, Interrupted
+from fidec.train.evaluation import Evaluation, Evaluator, Interrupted
 from fidec.train.flow_first import Flow, with_flow
 from fidec.train.identity import Identity, check_identity, check_never_saved
 from fidec.train.initial import Initial
 from fidec.train.online import Online, Position, make_online
 from fidec.train.policy import Policy
 from fidec.train.validation import Validation
-from fidec.train.values import start_at
+from fidec.train.value_scale import start_at
 from fidec.types import Spec
 
 Callback = Callable[[int, dict[str, Any]], object]
@@ -136,7 +137,8 @@ class Session(Run):
             if self.flow is not None:
                 self.carry = self.carry._replace(state=with_flow(self.carry.state, self.flow))
             if self.value is not None:
-                self.carry = self.carry._replace(state=start_at(self.carry.state, self.value))
+                critics = algos.get(self.config.algo).critics
+                self.carry = self.carry._replace(state=start_at(self.carry.state, self.value, critics))
             self.journal.log.resume(None)
         else:
             check_identity(self.directory, restored, self.identity)
@@ -324,7 +326,7 @@ class Session(Run):
         if self.signals.received is not None:
             return
         what = (self.algorithm, self.carry.state, self.step, self.config.seed)
-        how = {"candidates": self.config.candidates, "on_step": self._check_signals}
+        how = {"act": self.config.act, "on_step": self._check_signals}
         if self.background and self.step < self.config.total:
             self.save()
             self._pending = Pending(self.step, self.evaluator.in_background(*what, **how))
@@ -423,5 +425,6 @@ class Session(Run):
             info["action_bounds"] = self.action_bounds
         if self.statistics is not None:
             info["data_statistics"] = self.statistics
-        policy = Policy(self.config.algo, self.config.options, self.spec, self.carry.state, info)
+        how = self.config.algo, self.config.options, self.spec, self.carry.state, info
+        policy = Policy(*how, act=self.config.act)
         policy.save(self.directory.policy, self.directory.verify)

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, reduce, wraps
-from typing import Any, NamedTuple, Protocol, get_type_hints, runtime_checkable
+from typing import Any, NamedTuple, Protocol, cast, get_type_hints, runtime_checkable
 
 from fidec.errors import ConfigError
 from fidec.parts import arrays_of
@@ -176,7 +176,9 @@ class Method:
     is not trained online: ...". `runs` are fields of `RunConfig` by preset: how a run of that preset is set up. Such
     a preset has no options by task. `parts` are options that name an entry of another register, a dataclass: its
     fields are options too. `parity` is the preset whose update is that of the code behind the paper's numbers. It is
-    empty if that code was not released, or if no preset has the same update.
+    empty if that code was not released, or if no preset has the same update. `critics` are the modules of `State`
+    whose outputs are values; empty if the method learns none. By default it learns them in the modules `critic` and
+    `value` if its options have a `discount`, which every method with values has.
     """
 
     name: str
@@ -192,6 +194,16 @@ class Method:
     runs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     parts: Mapping[str, Register] = field(default_factory=dict)
     parity: str = ""
+    critics: tuple[str, ...] = cast(tuple[str, ...], None)  # see above
+
+    def __post_init__(self):
+        if self.critics is None:
+            object.__setattr__(self, "critics", ("critic", "value") if "discount" in _fields(self.config) else ())
+
+    @property
+    def learns_values(self) -> bool:
+        """Whether the method learns the value of actions or states."""
+        return bool(self.critics)
 
     def build(self, options: Any, spec: Spec) -> Algorithm:
         """The algorithm on observations as they are stored: vectors are normalised if the specification has

@@ -1,49 +1,92 @@
-"""A message becomes a request: the observation is found and checked, and the client's stream gives the noise."""
+"""A message becomes a request: its observation is checked, and the client's noise stream gives its random numbers."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fidec.errors import ConfigError
-from fidec.parts import Observations
-from fidec.serve.errors import Refused
-from fidec.serve.streams import LARGEST, Stream
-from fidec.serve.wire import array_of, describe, names_of
+from fidec.parts import Frames, Observations
+from fidec.serve.serialization import Refused, array_of, describe, names_of
+from fidec.train.acting import DIALS, ActOptions
 from fidec.types import Part, Spec
+
+SEED = 0  # of a client that names none
+LARGEST = 2**32 - 1  # of seeds and steps
+REMEMBERED = 1024  # clients of HTTP
 
 OBSERVATION = "observation"
 VECTOR = (OBSERVATION, "observation/state", "state")
 IMAGE = (OBSERVATION, "observation/image", "image")
 
 
-class Ask(NamedTuple):
-    """One observation, with the place of its random numbers and its factors."""
+class Request(NamedTuple):
+    """One observation, with the place of its random numbers and how the policy acts."""
 
     observation: Observations
     seed: int
     step: int
-    noise: float
-    strength: float
+    act: ActOptions
 
 
-class _Found(NamedTuple):
+class NoiseStream:
+    """Where a client's random numbers are, a seed and a step, and its last observations if it sends single ones.
+
+    The next request of the client takes the next step. A `shared` stream is that of all clients without a name. Their
+    frames would be mixed, so it takes none.
+    """
+
+    def __init__(self, spec: Spec, shared: bool = False):
+        self.seed, self.step, self.shared = SEED, 0, shared
+        self.frames = Frames(spec.observations(spec.stack_of))
+
+    def restart(self, seed: int) -> None:
+        self.seed, self.step = seed, 0
+        self.frames.reset()
+
+
+class NoiseStreams:
+    """The streams of HTTP's clients by name; the name "" is that of all without one.
+
+    The stream that was not used for the longest time is forgotten first.
+    """
+
+    def __init__(self, spec: Spec, limit: int = REMEMBERED):
+        self._spec, self._limit = spec, limit
+        self._streams: OrderedDict[str, NoiseStream] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def __getitem__(self, client: str) -> NoiseStream:
+        stream = self._streams.pop(client, None) or NoiseStream(self._spec, shared=not client)
+        self._streams[client] = stream
+        while len(self._streams) > self._limit:
+            self._streams.popitem(last=False)
+        return stream
+
+
+class _Field(NamedTuple):
     """A part of an observation in a message."""
 
     part: Part
-    field: str
+    name: str
     array: np.ndarray
     single: bool  # one of several successive ones
 
 
 class Reader:
-    """Messages of the clients of one policy. `check_dials(noise=..., strength=...)` raises ConfigError."""
+    """Messages of the clients of one policy, which acts by `act` unless a message says otherwise.
 
-    def __init__(self, spec: Spec, check_dials: Callable[..., object], noise: float = 1.0, strength: float = 1.0):
-        self.spec, self._check_dials = spec, check_dials
-        self._usual = {"noise": noise, "strength": strength}
+    `check(options)` raises ConfigError for options that the policy does not have.
+    """
+
+    def __init__(self, spec: Spec, act: ActOptions, check: Callable[[ActOptions], object]):
+        self.spec, self._act, self._check = spec, act, check
 
     def fields(self, part: Part) -> tuple[str, ...]:
         """The names that an observation may have in a message. A part may also be an entry of `observation`."""
@@ -51,53 +94,55 @@ class Reader:
             return (f"{OBSERVATION}/{part.name}",)
         return IMAGE if part.image else VECTOR
 
-    def __call__(self, message: dict[str, Any], stream: Stream | None) -> Ask:
+    def __call__(self, message: dict[str, Any], stream: NoiseStream | None) -> Request:
         """Check a message and take the next step of the stream; a message that is refused takes none.
 
         Without a stream the message has to name its own place, by `seed` and `step`.
         """
-        found = [self._part(part, message) for part in self.spec.inputs]
-        arrays = {each.part.name: each.array for each in found}
+        fields = [self._field(part, message) for part in self.spec.inputs]
+        arrays = {field.part.name: field.array for field in fields}
         observation = self.spec.observations(lambda part: arrays[part.name])
-        dials = self._dials(message)
-        seed, step = (_whole(message, name) for name in ("seed", "step"))
+        act = self._options(message)
+        seed, step = (_place(message, name) for name in ("seed", "step"))
         again = message.get("reset", False)
         if not isinstance(again, bool):
             raise Refused("field", f"`reset` is {describe(again)}, expected true or false")
         if step is not None and (seed is None or again):
             raise Refused("field", "`step` needs `seed`, and excludes `reset`: it names a place of its own")
         if step is None and stream is None:
-            raise Refused("field", "`seed` and `reset` need `client`, the name of a stream, or `step` beside `seed`")
-        single = self._is_single(found, stream is None or stream.shared or step is not None)
+            raise Refused(
+                "field", "`seed` and `reset` need a `client` name. Without one, send both `seed` and `step`"
+            )
+        single = self._is_single(fields, stream is None or stream.shared or step is not None)
         if seed is not None and step is not None:
-            return Ask(observation, seed, step, **dials)
+            return Request(observation, seed, step, act)
         assert stream is not None
         if again or (seed is not None and seed != stream.seed):
             stream.restart(stream.seed if seed is None else seed)
         if single:
             observation = stream.frames(observation)
-        ask = Ask(observation, stream.seed, stream.step, **dials)
+        request = Request(observation, stream.seed, stream.step, act)
         stream.step = (stream.step + 1) % (LARGEST + 1)
-        return ask
+        return request
 
-    def _is_single(self, found: Sequence[_Found], without_stream: bool) -> bool:
-        """Whether the parts are single ones, which the stream stacks; all of them or none."""
-        stacked = [each for each in found if self.spec.stack_of(each.part) > 1]
-        single = [each for each in stacked if each.single]
+    def _is_single(self, fields: Sequence[_Field], without_stream: bool) -> bool:
+        """True if the client sent single frames, which the server stacks."""
+        stacked = [field for field in fields if self.spec.stack_of(field.part) > 1]
+        single = [field for field in stacked if field.single]
         if not single:
             return False
         if len(single) < len(stacked):
-            other = next(each for each in stacked if not each.single)
+            other = next(field for field in stacked if not field.single)
             raise Refused(
-                "shape", f"`{single[0].field}` is a single one and `{other.field}` is stacked: send both alike"
+                "shape", f"`{single[0].name}` is a single one and `{other.name}` is stacked: send both alike"
             )
         if without_stream:
             part, word = single[0].part, "frame" if single[0].part.image else "vector"
             advice = f"send all {self.spec.stack_of(part)} {word}s, or name a `client` and no `step`"
-            raise Refused("shape", f"`{single[0].field}` is a single {word}, which has no stream here: {advice}")
+            raise Refused("shape", f"`{single[0].name}` is a single {word}, which has no stream here: {advice}")
         return True
 
-    def _part(self, part: Part, message: dict[str, Any]) -> _Found:
+    def _field(self, part: Part, message: dict[str, Any]) -> _Field:
         names = self.fields(part)
         values = {name: message[name] for name in names if name in message}
         inner = message.get(OBSERVATION) if part.name else None
@@ -112,7 +157,7 @@ class Reader:
         if others:
             raise Refused("field", f"there are two observations, `{field}` and `{others[0]}`: send one of them")
         array = self._checked(part, field, array_of(values[field], field))
-        return _Found(part, field, array, array.shape != part.shape)
+        return _Field(part, field, array, array.shape != part.shape)
 
     def _checked(self, part: Part, field: str, array: np.ndarray) -> np.ndarray:
         spec, word = self.spec, "frame" if part.image else "vector"
@@ -142,25 +187,25 @@ class Reader:
             )
         return numbers
 
-    def _dials(self, message: dict[str, Any]) -> dict[str, float]:
+    def _options(self, message: dict[str, Any]) -> ActOptions:
         dials = {}
-        for name, usual in self._usual.items():
-            if name not in message:
-                dials[name] = usual
-                continue
+        for name in DIALS.keys() & message.keys():
             value = array_of(message[name], name)
             if value.shape != () or value.dtype.kind == "b":
                 raise Refused("field", f"`{name}` is {describe(message[name])}, expected a number")
             with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
                 dials[name] = float(value.astype(np.float32))
+        if not dials:
+            return self._act
         try:
-            self._check_dials(**dials)
+            act = replace(self._act, **dials)
+            self._check(act)
         except ConfigError as error:
             raise Refused("field", str(error)) from None
-        return dials
+        return act
 
 
-def _whole(message: dict[str, Any], name: str) -> int | None:
+def _place(message: dict[str, Any], name: str) -> int | None:
     """A seed or a step, if the message has it."""
     if message.get(name) is None:
         return None

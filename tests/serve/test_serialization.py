@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fidec.serve.errors import Refused
-from fidec.serve.wire import array_of, read_json, read_msgpack, write_msgpack
+from fidec.serve.serialization import Refused, array_of, read_json, read_msgpack, write_msgpack
 from helpers.serving import pack, unpack
 
 

@@ -36,13 +36,14 @@ def kept(spec: Spec) -> int:
 def mix(spec: Spec, chunks: np.ndarray, steps: np.ndarray) -> np.ndarray:
     """(lanes, step_dim): the actions of these steps, from the last chunks (lanes, kept, action_dim) of each lane."""
     at = (steps % spec.replan)[:, None] + spec.replan * np.arange(kept(spec))
-    each = spec.steps_of(chunks)[np.arange(len(at))[:, None], np.arange(kept(spec)), np.minimum(at, spec.chunk - 1)]
+    rows, ages = np.arange(len(at))[:, None], np.arange(kept(spec))
+    actions = spec.steps_of(chunks)[rows, ages, np.minimum(at, spec.chunk - 1)]
     if spec.ensemble is None:
-        return each[:, 0]
-    return np.einsum("lk,lkd->ld", weights(spec, steps), each).astype(np.float32)
+        return actions[:, 0]
+    return np.einsum("lk,lkd->ld", weights(spec, steps), actions).astype(np.float32)
 
 
-class OpenLoop:
+class ChunkExecutor:
     """The actions of several lanes, each from its lane's last chunks. Every `replan` steps a new chunk is chosen.
 
     An action depends only on its own lane: on its observations at the steps where its chunks were chosen.
@@ -88,8 +89,8 @@ class Player:
     `player.reset()` begins an episode.
     """
 
-    def __init__(self, policy: Callable[..., np.ndarray], spec: Spec, **how: Any):
-        self._policy, self._spec, self._how = policy, spec, how
+    def __init__(self, policy: Callable[[Any], np.ndarray], spec: Spec):
+        self._policy, self._spec = policy, spec
         self.reset()
 
     def reset(self) -> None:
@@ -99,7 +100,7 @@ class Player:
     def __call__(self, observation: Observations) -> np.ndarray:
         spec = self._spec
         if self._step % spec.replan == 0:
-            self._chunks = [self._policy(observation, **self._how), *self._chunks][: kept(spec)]
+            self._chunks = [self._policy(observation), *self._chunks][: kept(spec)]
         if spec.chunk == 1:
             action = self._chunks[0]
         else:

@@ -1,4 +1,4 @@
-"""Run an export in a process without fidec: `python check.py TARGET DIRECTORY INPUTS OUTPUTS`.
+"""Run an export in a process without fidec: `python standalone_runner.py TARGET DIRECTORY INPUTS OUTPUTS`.
 
 INPUTS is an npz file with observations (a part as `observations/NAME`) and, if the policy takes it, noise; all
 in pieces of one size. OUTPUTS gets the actions. fidec and, but for StableHLO, JAX cannot be imported here.

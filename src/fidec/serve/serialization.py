@@ -1,7 +1,8 @@
 """Messages as bytes: msgpack with arrays as openpi writes them, and JSON. Nothing is ever unpickled.
 
 An array is a map with bytes as keys: `__ndarray__`, `data` (C order), `dtype` such as `<f4`, and `shape`. It is
-decoded only where a field is used, so what a client sends beside the observation is never interpreted.
+decoded only where a field is used, so what a client sends beside the observation is never interpreted. A message that
+cannot be used is `Refused`.
 """
 
 from __future__ import annotations
@@ -14,9 +15,32 @@ from typing import Any
 import numpy as np
 
 from fidec.extras import require
-from fidec.serve.errors import Refused
 
 _LARGEST_RANK = 8
+# Every reason why a request is refused, with the status of HTTP. `/metrics` counts errors by reason.
+STATUS = {
+    "malformed": 400,  # no JSON, no msgpack, no object
+    "field": 400,  # missing, or not what it has to be
+    "shape": 400,
+    "dtype": 400,
+    "not_finite": 400,
+    "too_large": 413,
+    "encoding": 415,  # a compressed body
+    "token": 401,
+    "origin": 403,
+    "overload": 503,
+    "stopping": 503,
+    "policy": 500,  # the policy gave no usable action
+    "internal": 500,
+}
+
+
+class Refused(Exception):
+    """A request that gets no action. The text names the field, what was found and what was expected."""
+
+    def __init__(self, reason: str, text: str):
+        super().__init__(text)
+        self.reason, self.status = reason, STATUS[reason]
 
 
 @cache

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from fidec.errors import RunError
-from fidec.export.trace import Choice, Program
+from fidec.export.trace import Program
 from fidec.parts import named
 from fidec.store import versions
 from fidec.store.rundir import RunDirectory
+from fidec.train.acting import DIALS, ActOptions
 from fidec.train.policy import Policy
 
 FORMAT = 1
@@ -25,7 +26,7 @@ TITLES = {"onnx": "ONNX", "stablehlo": "StableHLO", "numpy": "NumPy"}
 _HARMLESS = {ord(character): None for character in "`<>[]|\\*_#"}
 
 
-def describe(policy: Policy, program: Program, choice: Choice, target: str, license: str | None) -> dict[str, Any]:
+def describe(policy: Policy, program: Program, act: ActOptions, target: str, license: str | None) -> dict[str, Any]:
     """The metadata that do not depend on the run or the verification."""
     spec, low_high = policy.spec, policy.spec.bounds
     parts = named("observations", spec.observations(lambda part: part))
@@ -55,8 +56,8 @@ def describe(policy: Policy, program: Program, choice: Choice, target: str, lice
     steps = [spec.chunk] if spec.chunk > 1 else []
     output = {"name": "actions", "shape": ["batch", *steps, spec.step_dim], "dtype": "float32"}
     output |= {"units": "of the data that was trained on", "low": low_high[0], "high": low_high[1]}
-    said = statistics.get("actions", {})
-    output |= {name: said[name] for name in ("names", "kind") if name in said}
+    described = statistics.get("actions", {})
+    output |= {name: described[name] for name in ("names", "kind") if name in described}
     return {
         "format": FORMAT,
         "target": target,
@@ -65,10 +66,11 @@ def describe(policy: Policy, program: Program, choice: Choice, target: str, lice
         "step": policy.info.get("step"),
         "license": license,
         "chunk": spec.chunk,
-        "replan": spec.replan,
-        "ensemble": spec.ensemble,
+        "replan": act.replan,
+        "ensemble": act.ensemble,
         "delay": spec.delay,
-        **choice._asdict(),
+        "candidates": act.candidates,
+        **{name: getattr(act, name) for name in DIALS},
         "inputs": inputs,
         "outputs": [output],
     }
@@ -76,21 +78,21 @@ def describe(policy: Policy, program: Program, choice: Choice, target: str, lice
 
 def describe_run(directory: Path | None) -> dict[str, Any]:
     """The data and the last evaluation of the run, as far as they are recorded."""
-    found: dict[str, Any] = {"data": None, "evaluation": None}
+    facts: dict[str, Any] = {"data": None, "evaluation": None}
     if directory is None or not (directory / "run.json").exists():
-        return found
+        return facts
     run = RunDirectory.open(directory, read_only=True)
     try:
         data = run.read_environment().get("dataset") or {}
-        found["data"] = {name: data.get(name) for name in ("name", "transitions", "sha256")}
+        facts["data"] = {name: data.get(name) for name in ("name", "transitions", "sha256")}
         rows = [row for row in run.read_jsonl("eval") if row.get("evaluation/score") is not None]
     except RunError:
-        return found
+        return facts
     if rows:
         names = ("score", "score_low", "score_high", "success", "return", "n")
         last = {name: rows[-1].get(f"evaluation/{name}") for name in names}
-        found["evaluation"] = {"step": rows[-1].get("step"), **{k: v for k, v in last.items() if v is not None}}
-    return found
+        facts["evaluation"] = {"step": rows[-1].get("step"), **{k: v for k, v in last.items() if v is not None}}
+    return facts
 
 
 def plain(text: Any) -> str:
@@ -116,7 +118,7 @@ def readme(metadata: Mapping[str, Any], digest: str) -> str:
     ]
     if data is not None:
         lines.append(f"- Data: {plain(data['name'])}, {data['transitions']} transitions, SHA-256 `{data['sha256']}`")
-    dials = [f"{name} {metadata[name]:g}" for name in ("candidates", "noise", "strength") if metadata[name] != 1]
+    dials = [f"{name} {metadata[name]:g}" for name in ("candidates", *DIALS) if metadata[name] != 1]
     if dials:
         lines.append(f"- Fixed at export: {', '.join(dials)}")
     lines += ["", "## Inputs and output", "", "| name | shape | type | content |", "|---|---|---|---|"]
@@ -127,7 +129,7 @@ def readme(metadata: Mapping[str, Any], digest: str) -> str:
         lines.append(_row(each, "; ".join(parts) + "; zeros give the action without noise"))
     bounds = f"units of the data, from {_numbers(actions['low'])} to {_numbers(actions['high'])}"
     if metadata["chunk"] > 1:
-        bounds += f"; {metadata['chunk']} steps, of which the first {metadata['replan']} were played in training"
+        bounds += f"; {metadata['chunk']} steps, of which the first {metadata['replan']} are played before the next"
     lines += [
         _row(actions, bounds),
         "",

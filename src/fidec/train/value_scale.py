@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from fidec import nn
+from fidec import algos, nn
 from fidec.data.dataset import OfflineDataset
 from fidec.errors import ConfigError
 from fidec.train.config import RunConfig
 
-_VALUES = ("critic", "value", "upper", "latent_critic")  # modules whose output is a value
-
 
 def check_value_start(config: RunConfig, state: Any) -> None:
     """Raise ConfigError if this method has no values to scale or to start at the data's. `state` may be shapes."""
-    if config.reward_scale not in (None, 1.0) and not hasattr(config.options, "discount"):
-        raise ConfigError(f"--reward-scale is for methods that learn a value: {config.algo} has no discount")
+    method = algos.get(config.algo)
+    if config.reward_scale not in (None, 1.0) and not method.learns_values:
+        raise ConfigError(f"--reward-scale is for methods that learn a value: {config.algo} learns none")
     if config.value_start != "data":
         return
-    if not hasattr(config.options, "discount"):
-        raise ConfigError(f"--value-start data is for methods that learn a value: {config.algo} has no discount")
+    if not method.learns_values:
+        raise ConfigError(f"--value-start data is for methods that learn a value: {config.algo} learns none")
     if getattr(config.options, "q_norm", False):
         raise ConfigError("--value-start data needs values in the unit of returns: set --algo.q-norm False")
-    if not getattr(state, "params", {}).keys() & set(_VALUES):
-        raise ConfigError(f"--value-start data needs a module called {' or '.join(_VALUES)}; {config.algo} has none")
+    if not getattr(state, "params", {}).keys() & set(method.critics):
+        raise ConfigError(
+            f"--value-start data needs a critic in the state: {config.algo} has no module called "
+            f"{' or '.join(method.critics)}. `Method.critics` names those of a method"
+        )
 
 
 def data_value(config: RunConfig, dataset: OfflineDataset) -> float | None:
@@ -42,13 +45,13 @@ def reward_factor(config: RunConfig, dataset: OfflineDataset) -> float:
     return 1.0 / spread if spread > 0 else 1.0
 
 
-def start_at(state: Any, value: float) -> Any:
-    """The state with this value in the output biases of its critics and their targets."""
-    return state._replace(params=_with_bias(state.params, value), target=_with_bias(state.target, value))
+def start_at(state: Any, value: float, critics: Sequence[str]) -> Any:
+    """The state with this value in the output biases of its critics and their targets (`Method.critics`)."""
 
+    def with_bias(modules: dict[str, Any]) -> dict[str, Any]:
+        return modules | {name: nn.with_output_bias(modules[name], value) for name in modules.keys() & set(critics)}
 
-def _with_bias(modules: dict[str, Any], value: float) -> dict[str, Any]:
-    return {name: nn.with_output_bias(each, value) if name in _VALUES else each for name, each in modules.items()}
+    return state._replace(params=with_bias(state.params), target=with_bias(state.target))
 
 
 def time_constant(config: RunConfig) -> float | None:
@@ -56,10 +59,10 @@ def time_constant(config: RunConfig) -> float | None:
 
     The targets move by tau of the distance to the critic, and the critic follows them up to the factor gamma^n.
     """
-    rate, discount = (getattr(config.options, name, None) for name in ("target_rate", "discount"))
-    if rate is None or discount is None:
+    rate = getattr(config.options, "target_rate", None)
+    if rate is None or not algos.get(config.algo).learns_values:
         return None
-    return 1.0 / (rate * (1.0 - discount**config.window.n_step))
+    return 1.0 / (rate * (1.0 - config.options.discount**config.window.n_step))
 
 
 def describe_time_constant(config: RunConfig) -> str | None:
@@ -76,4 +79,5 @@ def describe_time_constant(config: RunConfig) -> str | None:
         return text
     advice = ["Raise --algo.target-rate", "lower --algo.discount", "give a larger --n-step"]
     advice += [] if config.value_start == "data" else ["start at the data's mean return with --value-start data"]
-    return f"{text}. That is less: values stay near their start. {', '.join(advice[:-1])}, or {advice[-1]}"
+    text += ". This run is shorter than that, so Q will stay near its initial value. "
+    return f"{text}{', '.join(advice[:-1])}, or {advice[-1]}"
