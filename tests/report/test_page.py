@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fidec.audit.region import end_of_training
+from fidec.audit.text import end_of_training
 from fidec.cli import main
 from fidec.errors import ConfigError, RunError
 from fidec.report.page import report_runs

@@ -280,7 +280,7 @@ def _as_json(result: Any) -> dict[str, Any]:
 
 
 def _print(result: Any) -> None:
-    from fidec.audit.region import end_of_training
+    from fidec.audit.text import end_of_training
 
     print(f"{result.directory}: {result.step} steps")
     for line in _means(result.evaluation) if result.evaluation else ():
