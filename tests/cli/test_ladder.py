@@ -12,7 +12,7 @@ import pytest
 from fidec.envs.evaluate import compare, measure
 from fidec.envs.pool import Episode
 from fidec.errors import ConfigError
-from fidec.report.ladder import draw_ladder
+from fidec.report.figures import draw_ladder
 from fidec.train.ladder import cells_of
 from fidec.train.policy import Policy
 from fidec.types import Spec

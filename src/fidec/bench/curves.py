@@ -5,38 +5,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from fidec.bench.scores import Run, check_same_data, units
-from fidec.report.panels import Panel, common_curve, draw_panels
+from fidec.report.compare import curves_chart
+from fidec.report.figures import draw_charts
 
 
 def draw_suite(runs: Sequence[Run], path: str | Path, title: str) -> Path:
     """Write a PNG of the runs' scores over their steps: a line for the mean over seeds, a band for their range."""
     check_same_data(runs)
-    unit_of = units([], runs)
+    unit_of, charts = units([], runs), []
     labels = dict.fromkeys(run.job.variant.label for run in runs)
-    panels = []
     for task in dict.fromkeys(run.job.task for run in runs):
-        own = [run for run in runs if run.job.task == task]
-        offline = max(run.job.plan.steps for run in own)
-        by_label = {label: [run for run in own if run.job.variant.label == label] for label in labels}
-        curves = {label: curve(each, offline) for label, each in by_label.items() if each}
-        online = any(run.job.plan.online_steps for run in own)
-        panels.append(Panel(task, unit_of[task], curves, offline if online else 0, online))
-    names = {label: _name(label, runs) for label in labels}
-    return draw_panels(panels, names, path, title=title, caption=caption(runs))
+        plans = [run.job.plan for run in runs if run.job.task == task]
+        steps, online = max(plan.steps for plan in plans), max(plan.online_steps for plan in plans)
+        curves = {
+            _name(label, runs): [
+                curve(run, steps) for run in runs if run.job.task == task and run.job.variant.label == label
+            ]
+            for label in labels
+        }
+        charts.append(curves_chart(task, {n: c for n, c in curves.items() if c}, unit_of[task], steps, online))
+    return draw_charts(charts, path, title=title, caption=caption(runs))
 
 
-def curve(runs: Sequence[Run], offline: int) -> tuple[np.ndarray, np.ndarray]:
-    """Steps, and the scores of each run at these steps.
+def curve(run: Run, offline: int) -> dict[int, float]:
+    """The scores of a run by their steps.
 
-    Runs without an offline phase begin where the online phase of the others begins, so that the same position means
+    A run without an offline phase begins where the online phase of the others begins, so that the same position means
     the same number of online steps for all methods.
     """
-    steps, scores = common_curve([run.curve for run in runs])
-    plan = runs[0].job.plan
-    return steps + (offline if plan.online_steps and not plan.steps else 0), scores
+    plan = run.job.plan
+    shift = offline if plan.online_steps and not plan.steps else 0
+    return {step + shift: score for step, score in run.curve.items()}
 
 
 def _name(label: str, runs: Sequence[Run]) -> str:

@@ -9,7 +9,7 @@ from fidec.bench import table
 from fidec.bench.jobs import Job
 from fidec.bench.suite import Scale
 from fidec.errors import RunError
-from fidec.report.page import Extra, report_runs
+from fidec.report.page import Tables, report_runs
 
 
 def write_page(jobs: Sequence[Job], scale: Scale | None, path: Path) -> Path:
@@ -18,5 +18,5 @@ def write_page(jobs: Sequence[Job], scale: Scale | None, path: Path) -> Path:
     if not started:
         raise RunError(f"no run of {jobs[0].suite} has started: there is nothing to report")
     report = table.report(jobs, scale)
-    extra = Extra(report.caption, table.grids(report)) if report.runs else None
-    return report_runs(started, path, title=report.title, extra=extra)[0]
+    tables = Tables(report.caption, table.grids(report)) if report.runs else None
+    return report_runs(started, path, title=report.title, tables=tables)[0]

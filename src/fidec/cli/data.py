@@ -297,7 +297,7 @@ def _show(args: ShowArgs) -> int:
     else:
         print(description_text(facts))
     if args.page is not None:
-        from fidec.report.page.dataset import write_data_page
+        from fidec.report.dataset import write_data_page
 
         print(f"page: {write_data_page(dataset, args.page)}", file=sys.stderr)
     return 0

@@ -154,7 +154,7 @@ def check_ladder(args: EvalArgs) -> None:
 
 def play_ladder(args: EvalArgs, assessment: Assessment) -> int:
     from fidec.console import Progress
-    from fidec.report.ladder import draw_ladder
+    from fidec.report.figures import draw_ladder
     from fidec.store import files
     from fidec.store.rundir import check_links
     from fidec.train.assess import without_result
