@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fidec import cli
-from fidec.bench.curves import caption, curve, draw_suite
+from fidec.bench.report import caption, curve, draw_suite
 from fidec.bench.scores import read_run
 from fidec.errors import RunError
 from fidec.report import figures

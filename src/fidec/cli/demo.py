@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from fidec.bench.suite import Scale
-from fidec.bench.suites import SUITES
+from fidec.bench.suites import SUITES, Scale
 from fidec.cli.evaluate import end, print_comparison
 from fidec.cli.output import parse
 from fidec.console import Output

@@ -1,17 +1,33 @@
-"""The learning curves of a suite's runs: one panel per task, one line per method."""
+"""The HTML page and the learning curves of a suite's runs, finished or not."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from fidec.bench import table
+from fidec.bench.jobs import SuiteJob
 from fidec.bench.scores import Run, check_same_data, units
+from fidec.bench.suites import Scale
+from fidec.errors import RunError
 from fidec.report.compare import curves_chart
-from fidec.report.figures import draw_charts
+from fidec.report.page import Tables, report_runs
+
+
+def write_page(jobs: Sequence[SuiteJob], scale: Scale | None, path: Path) -> Path:
+    """Write the page of these jobs. It can be written again at any time, also while they go on."""
+    started = [job.directory for job in jobs if (job.directory / "config.json").exists()]
+    if not started:
+        raise RunError(f"no run of {jobs[0].suite} has started: there is nothing to report")
+    report = table.report(jobs, scale)
+    tables = Tables(report.caption, table.grids(report)) if report.runs else None
+    return report_runs(started, path, title=report.title, tables=tables)[0]
 
 
 def draw_suite(runs: Sequence[Run], path: str | Path, title: str) -> Path:
     """Write a PNG of the runs' scores over their steps: a line for the mean over seeds, a band for their range."""
+    from fidec.report.figures import draw_charts  # imports matplotlib
+
     check_same_data(runs)
     unit_of, charts = units([], runs), []
     labels = dict.fromkeys(run.job.variant.label for run in runs)
