@@ -20,7 +20,7 @@ from fidec.bench.jobs import SuiteJob, jobs
 from fidec.bench.suites import find_suite
 from fidec.cli.audit import main as audit
 from fidec.cli.evaluate import main as evaluate
-from fidec.cli.output import parse, print_table
+from fidec.cli.parsing import parse, print_table
 from fidec.cli.suite import main as suite
 from fidec.envs.factory import factory_of
 from fidec.errors import RunError

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from fidec.cli.executor import read_settings
-from fidec.cli.output import print_json, print_table, subcommands
+from fidec.cli.parsing import print_json, print_table, read_settings, subcommands
 from fidec.executors.executor import EXECUTORS, Request
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import cast
 
 from fidec.bench.suites import SUITES, Scale
 from fidec.cli.evaluate import end, print_comparison
-from fidec.cli.output import parse
+from fidec.cli.parsing import parse
 from fidec.console import Output
 from fidec.errors import ConfigError
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from fidec.cli.output import import_from_here, interval, parse, print_json, print_table
+from fidec.cli.parsing import import_from_here, interval, parse, print_json, print_table
 from fidec.errors import ConfigError, EnvError
 from fidec.store.rundir import COMPARISON, LADDER
 

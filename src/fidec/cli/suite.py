@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from fidec.bench.suites import SCALES, SUITES, Scale, Suite, find_suite
-from fidec.cli.executor import ExecutorArgs, request
-from fidec.cli.output import import_from_here, print_json, print_table, subcommands
+from fidec.cli.parsing import ExecutorArgs, import_from_here, print_json, print_table, request, subcommands
 from fidec.errors import ConfigError, RunError
 from fidec.store.rundir import REPORT
 

@@ -17,8 +17,7 @@ import tyro
 
 from fidec import algos, tasks
 from fidec.cli.algos import meanings
-from fidec.cli.options import options_of
-from fidec.cli.output import import_from_here, interval, parse, print_json
+from fidec.cli.parsing import import_from_here, interval, options_of, parse, print_json
 from fidec.errors import ConfigError, naming
 from fidec.register import unknown
 from fidec.tasks import describe
