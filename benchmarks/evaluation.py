@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.update import spread
 from fidec import algos, rng
-from fidec.cli.output import parse, print_json, print_table
+from fidec.cli.parsing import parse, print_json, print_table
 from fidec.envs.factory import factory_of
 from fidec.envs.pool import EnvPool
 from fidec.errors import ConfigError, EnvError

@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks import latency
 from fidec import compilation
-from fidec.cli.output import parse, print_json
+from fidec.cli.parsing import parse, print_json
 from fidec.export.run import export_policy
 from fidec.train.policy import Policy
 

@@ -28,7 +28,7 @@ import numpy as np
 from benchmarks.latency import hidden_of, print_markdown
 from benchmarks.timing import in_turn, random_batch
 from fidec import algos, compilation, fit, rng
-from fidec.cli.output import parse, print_json
+from fidec.cli.parsing import parse, print_json
 from fidec.data.sampling import PLAIN, Source, draw
 from fidec.errors import RunError
 from fidec.launch import launch

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from fidec import algos, compilation, rng
-from fidec.cli.output import parse, print_json, print_table
+from fidec.cli.parsing import parse, print_json, print_table
 from fidec.errors import ConfigError
 from fidec.train.policy import Policy
 from fidec.types import Spec

@@ -23,7 +23,7 @@ import tyro
 from benchmarks.timing import in_turn
 from benchmarks.update import spread
 from fidec import algos, load_dataset
-from fidec.cli.output import parse, print_json
+from fidec.cli.parsing import parse, print_json
 from fidec.data.feed import Data, HostFeed
 from fidec.data.npz import write_npz
 from fidec.data.sampling import PLAIN

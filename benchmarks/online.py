@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks.buffer import Measure, Row, buffers, checkpoint, figure, joined
 from benchmarks.timing import Update, random_batch
 from fidec import algos
-from fidec.cli.output import parse, print_table
+from fidec.cli.parsing import parse, print_table
 from fidec.data.sampling import PLAIN, Source
 from fidec.envs.lanes import Lanes
 from fidec.envs.make import make

@@ -32,7 +32,7 @@ from benchmarks.latency import print_markdown
 from benchmarks.timing import in_turn, random_batch
 from benchmarks.update import spread
 from fidec import algos, rng
-from fidec.cli.output import parse, print_json
+from fidec.cli.parsing import parse, print_json
 from fidec.launch import usable_cores
 from fidec.types import Spec
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fidec.cli.demo import SCALE, TASK
-from fidec.cli.output import parse, print_json, print_table
+from fidec.cli.parsing import parse, print_json, print_table
 from fidec.console import Output
 from fidec.train.config import RunConfig
 from fidec.train.protocol import resolve_options

@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from fidec.bench import schedule
-from fidec.cli.output import parse, print_json, print_table
+from fidec.cli.parsing import parse, print_json, print_table
 from fidec.executors import attempt
 from fidec.executors.executor import EXECUTORS, Request
 from fidec.store.lock import is_locked

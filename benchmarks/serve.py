@@ -27,7 +27,7 @@ import requests
 from benchmarks.latency import BenchmarkArgs as Sizes
 from benchmarks.latency import policy_of, print_markdown
 from fidec import compilation
-from fidec.cli.output import parse, print_json
+from fidec.cli.parsing import parse, print_json
 from fidec.launch import launch
 from fidec.serve.serialization import write_msgpack
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks.latency import hidden_of, print_markdown
 from fidec import algos, compilation, fit
-from fidec.cli.output import parse, print_json
+from fidec.cli.parsing import parse, print_json
 from fidec.errors import RunError
 from fidec.launch import launch
 

@@ -28,7 +28,7 @@ import h5py
 import numpy as np
 
 from fidec import tasks
-from fidec.cli.output import parse, print_table
+from fidec.cli.parsing import parse, print_table
 from fidec.console import duration
 from fidec.data import OfflineDataset
 from fidec.data.source import load_dataset

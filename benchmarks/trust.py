@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fidec.bench.jobs import Job, jobs
+from fidec.bench.jobs import SuiteJob, jobs
 from fidec.bench.suites import find_suite
 from fidec.cli.audit import main as audit
 from fidec.cli.evaluate import main as evaluate
-from fidec.cli.output import parse, print_table
+from fidec.cli.parsing import parse, print_table
 from fidec.cli.suite import main as suite
 from fidec.envs.factory import factory_of
 from fidec.errors import RunError
@@ -121,7 +121,7 @@ def write_results(path: Path, results: Mapping[str, Results]) -> None:
 # --- measurements ---------------------------------------------------------------------------------------------------
 
 
-def measure(own: Sequence[Job]) -> Results:
+def measure(own: Sequence[SuiteJob]) -> Results:
     """Scores of every episode and audited distances of the finished runs of one task."""
     results = Results({}, {})
     for job in own:
@@ -138,7 +138,7 @@ def measure(own: Sequence[Job]) -> Results:
     return results
 
 
-def _add(results: Results, label: str, job: Job, rows: Iterable[dict[str, Any]]) -> None:
+def _add(results: Results, label: str, job: SuiteJob, rows: Iterable[dict[str, Any]]) -> None:
     """The scores of one evaluation. A failed episode has none, and would break the pairs."""
     factory = factory_of(job.suite_task.id, None)
     assert factory is not None
@@ -149,7 +149,7 @@ def _add(results: Results, label: str, job: Job, rows: Iterable[dict[str, Any]])
     results.scores.setdefault(label, {})[job.seed] = [round(value, 2) for value in values]
 
 
-def _ladder(job: Job) -> list[dict[str, Any]]:
+def _ladder(job: SuiteJob) -> list[dict[str, Any]]:
     """The policy with and without its noise, and its clone; played once."""
     path = job.directory / LADDER
     if not path.exists():
@@ -158,7 +158,7 @@ def _ladder(job: Job) -> list[dict[str, Any]]:
     return json.loads(path.read_text())["cells"]
 
 
-def _distance(job: Job) -> float:
+def _distance(job: SuiteJob) -> float:
     path = job.directory / AUDIT / "audit.json"
     if not path.exists():
         audit([str(job.directory), "--states", STATES, "--samples", SAMPLES])

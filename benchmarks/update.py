@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.timing import Update, in_turn, random_batch
 from fidec import algos
-from fidec.cli.output import parse, print_json, print_table
+from fidec.cli.parsing import parse, print_json, print_table
 from fidec.data.feed import DeviceFeed
 from fidec.data.sampling import PLAIN
 from fidec.train import dispatch, loop

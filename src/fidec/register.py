@@ -11,6 +11,7 @@ import difflib
 import pkgutil
 import sys
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from importlib import import_module, metadata
 from numbers import Real
 from types import UnionType
@@ -49,14 +50,23 @@ def check_choices(config: Any, prefix: str = "") -> None:
 
     It looks at every field with a Literal, alone or in a union. `prefix` goes before the names in messages.
     """
-    for name, hint in get_type_hints(type(config)).items():
+    for name, choices, others in _choices_of(type(config)):
+        value = getattr(config, name)
+        if value not in choices and not _is_of(value, others):
+            advice = f"Known: {', '.join(choices)}, or a number" if float in others else ""
+            raise unknown(f"{prefix}{name}", str(value), choices, advice)
+
+
+@lru_cache(maxsize=128)
+def _choices_of(config: type) -> list[tuple[str, list[Any], set[Any]]]:
+    """The fields with a Literal: the values that it lists, and the other types of the field."""
+    found = []
+    for name, hint in get_type_hints(config).items():
         kinds = set(get_args(hint)) if get_origin(hint) in (Union, UnionType) else {hint}
         literals = {kind for kind in kinds if get_origin(kind) is Literal}
-        choices = [each for kind in literals for each in get_args(kind)]
-        value = getattr(config, name)
-        if choices and value not in choices and not _is_of(value, kinds - literals):
-            advice = f"Known: {', '.join(choices)}, or a number" if float in kinds else ""
-            raise unknown(f"{prefix}{name}", str(value), choices, advice)
+        if literals:
+            found.append((name, [value for kind in literals for value in get_args(kind)], kinds - literals))
+    return found
 
 
 def _is_of(value: Any, kinds: set[Any]) -> bool:
@@ -122,6 +132,9 @@ class Register(Generic[T]):
 
     def names(self) -> list[str]:
         return sorted({*self.builtin(), *self.plugins()})
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.builtin() or name in self.plugins()
 
     def entries(self) -> Iterator[tuple[str, T]]:
         """All entries, the built-in ones first. A plug-in that cannot be loaded is left out, with a warning."""

@@ -72,19 +72,6 @@ def bootstrap_mean(
     return Interval(float(ci.low), float(ci.high))
 
 
-def replicates(values: Sequence[float] | np.ndarray, confidence: float = 0.95) -> Interval:
-    """The interval of an estimate from a few bootstrap replicates of it: their mean -+ t s.
-
-    Replicates spread as the estimate itself does, so their standard deviation s is its standard error. It is not
-    divided by their number: more replicates do not make the data larger. t is Student's quantile.
-    """
-    array = np.asarray(values, np.float64)
-    if array.ndim != 1 or len(array) < 2 or not np.isfinite(array).all():
-        raise ValueError("replicates needs a flat list of two or more finite numbers")
-    reach = stats.t.ppf((1 + confidence) / 2, len(array) - 1) * array.std(ddof=1)
-    return Interval(float(array.mean() - reach), float(array.mean() + reach))
-
-
 def nested_mean(
     groups: Sequence[Sequence[float] | np.ndarray], confidence: float = 0.95, *, resamples: int = 9999, seed: int = 0
 ) -> Interval:

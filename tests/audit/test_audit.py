@@ -10,12 +10,10 @@ from scipy import stats
 
 from fidec import algos
 from fidec.algos.common.base import Transport
-from fidec.audit import neighbours
 from fidec.audit.figures import draw
 from fidec.audit.measure import ABSOLUTE, RELATIVE, Measurement, integrate, log_normal, measure
-from fidec.audit.region import describe
-from fidec.audit.sentences import sentences
-from fidec.audit.summary import state_kl, summarise
+from fidec.audit.run import NEIGHBOURS, nearest_states, neighbour_distances, state_kl, summarise
+from fidec.audit.text import sentences, trust_region_summary
 from fidec.data import dataset_from_arrays
 from fidec.geometry.exact import gaussian_kl
 from fidec.geometry.landscapes import get
@@ -286,8 +284,7 @@ def test_a_kl_says_what_follows(of, nats, words):
             (0.2, "nats"),
             [
                 "was within a factor of 2 of its budget in 100 % of",
-                "estimates values",
-                "`fidec select RUN --env ID` with a few",
+                "`fidec select RUN --env ID` plays clone and policy with a few",
             ],
         ),
         ([0.1, 0.21], [10, 2], (0.2, "nats", True), ["`fidec select RUN` plays clone and policy"]),
@@ -295,7 +292,7 @@ def test_a_kl_says_what_follows(of, nats, words):
     ],
 )
 def test_the_end_of_training_says_how_the_budget_was_used(penalties, multipliers, region, words):
-    text = describe(penalties, multipliers, *region)
+    text = trust_region_summary(penalties, multipliers, *region)
     assert all(word in text for word in words), text
     assert ("estimate" in text) == (region[1] == "nats")  # nothing follows from a number that is not in nats
 
@@ -341,23 +338,23 @@ def clusters(rows: int = 400, episode: int = 10):
 def test_distances_are_to_actions_of_similar_states_in_other_trajectories():
     cluster, data = clusters()
     rows = np.array([3, 17, 44, 399])
-    near = neighbours.nearest_states(data, rows, np.random.default_rng(0))
-    assert near.shape == (4, neighbours.NEIGHBOURS)
+    near = nearest_states(data, rows, np.random.default_rng(0))
+    assert near.shape == (4, NEIGHBOURS)
     assert (cluster[near] == cluster[rows][:, None]).all()
     assert (near // 10 != rows[:, None] // 10).all()
     base = np.tile(data.actions[rows][:, None], (1, 5, 1))
     shifted = base + np.array([0.3, 0.0])
-    near = neighbours.distances(data, rows, base, shifted, seed=0)
+    near = neighbour_distances(data, rows, base, shifted, seed=0)
     np.testing.assert_allclose(near["data"], 0, atol=1e-6)
     np.testing.assert_allclose(near["base"], 0, atol=1e-6)
     np.testing.assert_allclose(near["refined"], 0.3, atol=1e-6)
-    outside = neighbours.distances(data, rows, base, np.full_like(base, 7.0), seed=0)["refined"]  # clipped to (1, 1)
+    outside = neighbour_distances(data, rows, base, np.full_like(base, 7.0), seed=0)["refined"]  # clipped to (1, 1)
     np.testing.assert_allclose(outside[:, 0], np.where(cluster[rows] > 0, 0.5, 1.5) * 2**0.5, atol=1e-6)
 
 
 def test_with_one_trajectory_only_the_state_itself_is_left_out():
     _, data = clusters(rows=50, episode=50)
     rows = np.array([0, 49])
-    near = neighbours.nearest_states(data, rows, np.random.default_rng(0))
-    assert near.shape == (2, neighbours.NEIGHBOURS)
+    near = nearest_states(data, rows, np.random.default_rng(0))
+    assert near.shape == (2, NEIGHBOURS)
     assert (near != rows[:, None]).all()

@@ -6,8 +6,8 @@ import io
 
 import pytest
 
-from fidec.bench.board import LINES_EVERY, Board, cells
-from fidec.bench.job import Progress
+from fidec.bench.jobs import Progress
+from fidec.bench.live_table import LINES_EVERY, Board, cells
 from helpers.suites import small_jobs, write_rows
 
 TASK = "scene-play-singletask-task1-v0"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fidec.bench import cost, schedule, table
+from fidec.bench import schedule, table, time_estimate
 from fidec.bench.scores import read_run
 from fidec.errors import FidecError
 from fidec.store.rundir import RunDirectory
@@ -36,7 +36,7 @@ def read_everything(job) -> None:
     for read in (lambda: job.state(any_data=True), lambda: read_run(job), read_status, job.progress):
         with suppress(FidecError):
             read()
-    cost.estimate(job, [job])
+    time_estimate.estimate(job, [job])
 
 
 @pytest.mark.parametrize("name", ["config.json", "environment.json", "status.json", "run.json"])

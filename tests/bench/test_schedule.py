@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fidec.bench import schedule
-from fidec.bench.job import last_row
+from fidec.bench.jobs import last_row
 from fidec.executors.executor import Request
 from fidec.executors.kinds import local
 from fidec.executors.kinds.local import LocalPool

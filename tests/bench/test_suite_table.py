@@ -12,10 +12,9 @@ import pytest
 
 from fidec import tasks
 from fidec.bench import schedule, table
-from fidec.bench.cost import estimate
 from fidec.bench.jobs import jobs
-from fidec.bench.suite import SMALL, Scale
-from fidec.bench.suites import SUITES, read_suite
+from fidec.bench.suites import SMALL, SUITES, Scale, read_suite
+from fidec.bench.time_estimate import estimate
 from fidec.errors import ConfigError, RunError
 from fidec.store.rundir import RunDirectory
 from helpers import some
@@ -177,8 +176,8 @@ def test_a_finished_run_on_other_data_is_not_the_wanted_one(tmp_path):
     with pytest.raises(ConfigError, match=r"data npz:/elsewhere/scene.npz, not ogbench:scene-play"):
         job.state()
     assert job.state(any_data=True) == "done"  # for the table, which names the data
-    elsewhere = dataclasses.replace(job.suite_task, data="npz:/elsewhere/scene.npz")
-    assert dataclasses.replace(job, suite_task=elsewhere).state() == "done"
+    elsewhere = dataclasses.replace(job.config, data="npz:/elsewhere/scene.npz")
+    assert dataclasses.replace(job, config=elsewhere).state() == "done"
 
 
 def test_a_run_with_another_configuration_or_without_a_score_is_left_out_and_named(tmp_path, capsys):
@@ -348,9 +347,9 @@ def test_an_online_run_of_another_length_or_protocol_is_not_the_wanted_one(tmp_p
     (job,) = small_jobs("paper-online", tmp_path, "fql", patterns=("scene*",))
     write_run(job, [1] * 8)
     assert job.state() == "done"
-    longer = dataclasses.replace(job.plan, online_steps=20_000)
+    longer = dataclasses.replace(job.config, online_steps=20_000)
     with pytest.raises(ConfigError, match="online_steps 10000, not 20000"):
-        dataclasses.replace(job, plan=longer).state()
+        dataclasses.replace(job, config=longer).state()
     config = RunDirectory.open(job.directory, read_only=True).read_config()
     config["online"]["updates"] = 4
     job.directory.joinpath("config.json").write_text(json.dumps(config))

@@ -12,13 +12,12 @@ import pytest
 
 from fidec import algos, tasks
 from fidec.bench import data as suite_data
-from fidec.bench.job import check_environments, command
-from fidec.bench.jobs import jobs
-from fidec.bench.suite import SMALL, Variant, is_manipulation, make_plan
-from fidec.bench.suites import SUITES, find_suite
-from fidec.cli.train import TrainArgs
+from fidec.bench.jobs import check_environments, command, jobs
+from fidec.bench.suites import SMALL, SUITES, Variant, find_suite, is_manipulation, make_plan
+from fidec.cli.train import TrainArgs, read_args
 from fidec.errors import BusyError, ConfigError, DataError, RunError
 from fidec.tasks.ablation import REPORTED
+from fidec.train.resolve import resolve
 from helpers import some
 from helpers.suites import jobs_of, write_run
 
@@ -45,11 +44,21 @@ def test_a_job_follows_the_published_protocol():
     (job,) = jobs_of("paper", words=("fql",), patterns=(CUBE,))
     assert (job.plan.steps, job.plan.averaged) == (1_000_000, (800_000, 900_000, 1_000_000))
     assert (job.plan.batch_size, job.plan.eval_interval, job.plan.eval_episodes) == (256, 100_000, 50)
-    assert job.changes == {}
-    assert job.options() == algos.get("fql").configure("recommended", alpha=300.0)
+    assert not [word for word in job.arguments() if word.startswith("--algo.")]
+    assert job.config.options == algos.get("fql").configure("recommended", alpha=300.0)
     assert job.directory == Path("runs") / CUBE / "fql-recommended" / "seed000"
     (short,) = jobs_of("paper", words=("fql",), patterns=(CUBE,), steps=250_000)
     assert (short.plan.steps, short.plan.averaged) == (250_000, (100_000, 200_000, 250_000))
+
+
+@pytest.mark.parametrize("name", ["demo-online", "longer-steps", "paper", "trust"])
+def test_the_arguments_of_a_job_are_its_configuration(name, tmp_path):
+    """`fidec train` reads from the arguments what the scheduler compares with the run."""
+    scale = SMALL if name == "paper" else None
+    made = {job.variant.label: job for job in jobs_of(name, tmp_path, scale=scale)}
+    for job in made.values():
+        config = resolve(read_args(job.arguments(), "fidec train")[0])
+        assert dataclasses.replace(config, seed=job.seed, out=job.directory) == job.config
 
 
 def test_an_online_job_follows_the_published_protocol():
@@ -58,7 +67,7 @@ def test_an_online_job_follows_the_published_protocol():
     assert (fql.plan.before, fql.plan.averaged) == ((1_000_000,), (2_000_000,))
     assert (rlpd.plan.steps, rlpd.plan.online_steps) == (0, 1_000_000)
     assert (rlpd.plan.before, rlpd.plan.averaged) == ((), (1_000_000,))
-    assert fql.options().alpha == 100.0  # 30 in the offline setting
+    assert fql.config.options.alpha == 100.0  # 30 in the offline setting
     short = jobs_of("paper-online", words=("fql", "rlpd"), patterns=(HUMANOID,), steps=300, online_steps=500)
     lengths = [(job.plan.steps, job.plan.total, job.plan.averaged) for job in short]
     assert lengths == [(300, 800, (800,)), (0, 500, (500,))]
@@ -79,7 +88,7 @@ def test_the_small_scale_has_the_documented_size():
     for (task, method), changes in expected.items():
         assert SMALL.changes(task, method, algos.get(method).config.__dataclass_fields__) == changes
     for job in jobs_of("paper", scale=SMALL, patterns=(CUBE,)):
-        assert job.options().hidden == (128, 128, 128)  # every option exists
+        assert job.config.options.hidden == (128, 128, 128)  # every option exists
     online = SMALL.plan(setting="online")
     assert (online.before, online.averaged) == ((10_000,), (20_000,))
     assert sum(map(is_manipulation, SUITES.get("paper").ids)) == 25 + 5
@@ -175,7 +184,7 @@ def test_the_ablation_is_the_papers():
 def test_the_arms_of_an_ablation_differ_in_one_option(name):
     arms: dict[str, dict[str, dict]] = {}
     for job in jobs_of(name):
-        arms.setdefault(job.task, {})[job.variant.suffix] = dataclasses.asdict(job.options())
+        arms.setdefault(job.task, {})[job.variant.suffix] = dataclasses.asdict(job.config.options)
     assert tuple(arms) == SUITES.get(name).ids
     for task, options in arms.items():
         reference = options["t0.80"]
@@ -200,14 +209,14 @@ def test_the_benchmarks_suites_run_the_presets_of_the_code_behind_the_papers_num
 
 def test_the_demo_suites_have_options_that_exist():
     made = jobs(SUITES.get("demo"), out=Path("out"), data_dir=Path("data"), seeds=(0, 1), steps=10)
-    assert all(job.options().hidden == (128, 128, 128) and job.plan.averaged == (10,) for job in made)
+    assert all(job.config.options.hidden == (128, 128, 128) and job.plan.averaged == (10,) for job in made)
     assert made[-1].directory == Path("out") / CUBE / "fidec-recommended" / "seed001"
     online = {(job.task, job.variant.label): job for job in jobs_of("demo-online")}
     assert len(online) == 2 * 5
     maze = SUITES.get("demo-online").ids[1]
-    options = online[CUBE, "calql"].options()
+    options = online[CUBE, "calql"].config.options
     assert (options.alpha, options.discount, options.policy_learning_rate) == (0.01, 0.97, 3e-4)
-    assert online[maze, "fidec:paper"].options().budget == 0.01
+    assert online[maze, "fidec:paper"].config.options.budget == 0.01
     assert {job.plan.steps for (_, label), job in online.items() if label == "rlpd"} == {0}
 
 
@@ -223,7 +232,7 @@ def test_a_variant_may_change_the_run(tmp_path):
     assert {"--chunk": "5", "--flow-updates": "10000", "--steps": "3000"}.items() <= given.items()
     write_run(chunk, [50.0] * len(chunk.plan.evaluations))
     assert chunk.state() == "done"
-    other = dataclasses.replace(chunk, variant=dataclasses.replace(chunk.variant, run={"chunk": 4}))
+    other = dataclasses.replace(chunk, config=dataclasses.replace(chunk.config, chunk=4, replan=4))
     with pytest.raises(ConfigError, match="chunk 5, not 4"):
         other.state()
 

@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 import pytest
 
-from fidec.audit.region import end_of_training
+from fidec.audit.text import end_of_training
 from fidec.store.rundir import RunDirectory
 from helpers.runs import check_error, random_columns
 
@@ -63,25 +63,6 @@ def test_an_audit_writes_figure_and_numbers_and_repeats_with_its_seed(cli, run, 
     assert other["kl"]["mean"] != again["kl"]["mean"]
 
 
-@pytest.mark.slow
-def test_values_are_estimated_and_never_choose(cli, run):
-    code, out, err = cli("audit", run, *QUICK, "--values", "--updates", 3)
-    assert code == 0, err
-    assert "measured as KL the policy spends" in out
-    assert "\nvalues estimated " in out
-    assert "ranked four policies in exactly the wrong order" in out
-    assert "`fidec select RUN` chooses with a few real episodes" in out
-    result = json.loads((run / "audit" / "audit.json").read_text())
-    values = result["values"]
-    assert (values["discount"], values["updates"], values["episodes"]) == (0.99, 3, 10)
-    assert "exactly the wrong order" in values["note"]
-    for name in ("base", "refined", "difference"):
-        assert len(values[name]["of_each_head"]) == values["heads"] == 5
-        assert values[name]["low"] <= values[name]["mean"] <= values[name]["high"]
-    gain = np.subtract(values["refined"]["of_each_head"], values["base"]["of_each_head"])
-    np.testing.assert_allclose(values["difference"]["of_each_head"], gain)
-
-
 def test_the_end_of_training_says_how_the_budget_was_used(trained, capsys):
     from fidec.cli.train import _report
     from fidec.train.run import Result
@@ -104,10 +85,6 @@ def test_the_end_of_training_says_how_the_budget_was_used(trained, capsys):
         (("--states", 1), ("--states", "at least 2")),
         (("--samples", 0), ("--samples", "at least 2")),
         (("--seed", -1), ("--seed", "-1")),
-        (("--discount", 0.9), ("--discount and --updates", "--values")),
-        (("--values", "--discount", 1.5), ("--discount", "1.5")),
-        (("--values", "--updates", 0), ("--updates", "at least 1")),
-        (("--values", "--data", "npz:unrewarded.npz"), ("unrewarded.npz", "no rewards", "--values")),
         (("--data", "npz:nowhere.npz"), ("nowhere.npz",)),
         (("--data", "npz:wide.npz"), ("observation shape", "(6,)", "(3,)")),
     ],
@@ -115,7 +92,6 @@ def test_the_end_of_training_says_how_the_budget_was_used(trained, capsys):
 def test_bad_options_are_reported(cli, trained, tmp_path, options, words):
     columns = random_columns()
     np.savez(tmp_path / "wide.npz", **{**columns, "observations": np.tile(columns["observations"], 2)})
-    np.savez(tmp_path / "unrewarded.npz", **{name: columns[name] for name in columns if name != "rewards"})
     code, out, err = cli("audit", trained, *options)
     assert code in (1, 2)
     assert out == ""
@@ -124,7 +100,7 @@ def test_bad_options_are_reported(cli, trained, tmp_path, options, words):
     assert not (trained / "audit").exists()
 
 
-def test_a_method_without_a_residual_map_has_values_only(cli, npz, tmp_path):
+def test_a_method_without_a_residual_map_is_refused(cli, npz, tmp_path):
     import jax
 
     from fidec import algos
@@ -135,14 +111,8 @@ def test_a_method_without_a_residual_map_has_values_only(cli, npz, tmp_path):
     options = method.config(hidden=(8,))
     Policy("bc", options, spec, method.make(options, spec).init(jax.random.key(0))).save(tmp_path / "bc")
     result = cli("audit", tmp_path / "bc", *QUICK, "--data", f"npz:{npz}")
-    check_error(result, 2, "policy of bc", "no residual map", "fidec and deflow", "--values")
+    check_error(result, 2, "policy of bc", "no residual map", "fidec and deflow")
     assert not (tmp_path / "bc" / "audit").exists()
-    code, out, err = cli("audit", tmp_path / "bc", "--values", "--updates", 2, "--data", f"npz:{npz}", "--json")
-    assert code == 0, err
-    result = json.loads(out)
-    assert "kl" not in result
-    assert {"policy", "note"} <= result["values"].keys()
-    assert not {"base", "difference"} & result["values"].keys()
 
 
 def test_a_link_in_the_place_of_the_audit_is_not_followed(cli, run, tmp_path):

@@ -21,7 +21,7 @@ import pytest
 
 from fidec import algos
 from fidec.algos.common.base import COMMON_LOGS
-from fidec.cli import COMMANDS, options
+from fidec.cli import COMMANDS, parsing
 from fidec.cli.algos import meanings
 from fidec.envs.pool import episode_seed
 from helpers.runs import TASK, check_error, fingerprint, random_columns, read_rows
@@ -348,7 +348,7 @@ def test_spellings_of_switches_and_numbers(cli, monkeypatch):
 def test_the_options_that_are_known_are_those_of_the_help(cli, monkeypatch, command):
     """They are read from the dataclasses, and help is written by tyro."""
     known: set[str] = set()
-    monkeypatch.setattr(options, "spell_out", lambda argv, found, _: known.update(found) or [])
+    monkeypatch.setattr(parsing, "spell_out", lambda argv, found, _: known.update(found) or [])
     with contextlib.suppress(SystemExit):
         cli(*command.split(), "--unknown")
     shown = re.findall(r"^[ │]{2}(?:-h, )?(--\w.*)", cli(*command.split(), "--help")[1], re.MULTILINE)

@@ -25,7 +25,7 @@ from fidec.algos.common import base as register
 from fidec.algos.common import options as common
 from fidec.cli.audit import AuditArgs
 from fidec.cli.evaluate import EvalArgs
-from fidec.cli.output import parse, split_args
+from fidec.cli.parsing import parse, split_args
 from fidec.cli.select import SelectArgs
 from fidec.cli.train import read_args
 from fidec.cli.tune import TuneArgs

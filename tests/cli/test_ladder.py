@@ -13,7 +13,7 @@ from fidec.algos import Algorithm
 from fidec.envs.evaluate import compare, measure
 from fidec.envs.pool import Episode
 from fidec.errors import ConfigError
-from fidec.report.ladder import draw_ladder
+from fidec.report.figures import draw_ladder
 from fidec.train.acting import PUBLISHED
 from fidec.train.evaluation import cells_of
 from fidec.train.policy import Policy

@@ -13,7 +13,7 @@ import pytest
 from helpers.runs import check_error
 
 FIDEC = (sys.executable, "-m", "fidec")
-PRINT = "from fidec.cli.streams import lossy_streams\nwith lossy_streams():\n    print('…', '\\udce9')"
+PRINT = "from fidec.cli import lossy_streams\nwith lossy_streams():\n    print('…', '\\udce9')"
 
 
 def shell(redirect: str, *command: str, **environ: str) -> tuple[int, str, str]:

@@ -15,7 +15,6 @@ from fidec.stats import (
     nested_mean,
     paired_difference,
     probability_of_improvement,
-    replicates,
     success_difference,
     success_rate,
     wilson,
@@ -54,23 +53,6 @@ def test_bootstrap_degenerate_cases():
     assert bootstrap_mean([2.0, 2.0, 2.0]) == (2.0, 2.0)
     with pytest.raises(ValueError, match="finite"):
         bootstrap_mean([1.0, math.nan])
-
-
-def test_replicates_of_an_estimate_spread_as_the_estimate_does():
-    """Five means of resampled data: the interval is that of the mean, and contains it about as often as it says."""
-    rng = np.random.default_rng(0)
-    hits = 0
-    for _ in range(400):
-        data = rng.normal(size=50)
-        low, high = replicates(rng.choice(data, (5, 50)).mean(axis=1))
-        hits += low <= 0.0 <= high
-    assert 0.9 < hits / 400 < 0.99
-    low, high = replicates([1.0, 2.0, 3.0])
-    assert (low + high) / 2 == pytest.approx(2.0)
-    assert (high - low) / 2 == pytest.approx(4.303, abs=1e-3)  # t of two degrees of freedom, s = 1
-    for values in ([1.0], [1.0, math.nan]):
-        with pytest.raises(ValueError, match="two or more finite"):
-            replicates(values)
 
 
 def test_paired_difference_uses_the_pairing():

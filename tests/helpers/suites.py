@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fidec.bench.jobs import Job, jobs
-from fidec.bench.suite import SMALL
-from fidec.bench.suites import SUITES, read_suite
+from fidec.bench.jobs import SuiteJob, jobs
+from fidec.bench.suites import SMALL, SUITES, read_suite
 from fidec.store.rundir import RunDirectory
 from fidec.train.config import RunConfig
 from fidec.train.resolve import resolve
@@ -16,15 +15,15 @@ from fidec.train.resolve import resolve
 SHA = "ab" * 32
 
 
-def jobs_of(name: str, out: Path = Path("runs"), **keywords: Any) -> list[Job]:
+def jobs_of(name: str, out: Path = Path("runs"), **keywords: Any) -> list[SuiteJob]:
     return jobs(SUITES.get(name), out=out, data_dir=None, **keywords)
 
 
-def small_jobs(name: str, out: Path, *words: str, **keywords: Any) -> list[Job]:
+def small_jobs(name: str, out: Path, *words: str, **keywords: Any) -> list[SuiteJob]:
     return jobs_of(name, out, scale=SMALL, words=words, **keywords)
 
 
-def own_jobs(directory: Path, *names: str) -> list[Job]:
+def own_jobs(directory: Path, *names: str) -> list[SuiteJob]:
     """The jobs of a user's suite, own.toml: two methods and two seeds on tasks of their own."""
     tasks = ", ".join(f'{{ name = "{name}", env = "Own-v0", data = "npz:own.npz" }}' for name in names)
     path = directory / "own.toml"
@@ -33,7 +32,7 @@ def own_jobs(directory: Path, *names: str) -> list[Job]:
 
 
 def write_run(
-    job: Job,
+    job: SuiteJob,
     scores,
     sha256=SHA,
     file_sha256: str | None = SHA,
@@ -51,7 +50,7 @@ def write_run(
         preset=job.variant.preset,
         seed=job.seed,
         data=job.data(),
-        options=job.options(),
+        options=job.config.options,
         **{**job.variant.run, **{name: getattr(plan, name) for name in names}},
     )
     info = {"file": "data/some-play-v0.npz", "regenerated": regenerated, "file_sha256": file_sha256}

@@ -12,8 +12,8 @@ from PIL import Image
 
 from fidec.cli import main
 from fidec.data import dataset_from_arrays
-from fidec.report.page.dataset import write_data_page
-from fidec.report.page.histogram import BINS, histogram
+from fidec.report.charts import BINS, histogram
+from fidec.report.dataset import write_data_page
 from helpers.reports import HOSTILE, write_rich_run
 from report.test_page import page_of
 
@@ -91,7 +91,7 @@ def test_the_bars_of_a_histogram_are_the_counts():
 
 
 def test_many_columns_and_rows_are_shown_in_part(tmp_path, monkeypatch):
-    monkeypatch.setattr("fidec.report.page.dataset.ROWS", 20)
+    monkeypatch.setattr("fidec.report.dataset.ROWS", 20)
     wide = make(np.zeros((ROWS, 100), np.float32) + np.arange(ROWS)[:, None])
     text = write_data_page(wide, tmp_path / "page.html").read_text()
     assert "One row in 3 is drawn. The first 60 of 100 columns." in text
@@ -118,7 +118,7 @@ def test_the_report_of_a_run_draws_its_data_if_asked(tmp_path):
 def test_runs_on_the_same_data_draw_it_once(tmp_path, monkeypatch):
     for seed in (0, 1):
         write_rich_run(tmp_path / f"seed{seed}", seed=seed)
-    monkeypatch.setattr("fidec.report.page.dataset.data_of", lambda directory: make())
+    monkeypatch.setattr("fidec.report.dataset.data_of", lambda directory: make())
     assert main(["report", str(tmp_path), "--data"]) == 0
     page = page_of(tmp_path / "report.html")
     assert sum(text.startswith("Data: ") for kind, text in page.text if kind == "h2") == 1

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fidec.audit.region import end_of_training
+from fidec.audit.text import end_of_training
 from fidec.cli import main
 from fidec.errors import ConfigError, RunError
+from fidec.report.charts import Chart, Line, decimate, draw, number, ticks
+from fidec.report.concerns import concerns
+from fidec.report.html import Html, join, table, tag
 from fidec.report.page import report_runs
-from fidec.report.page.chart import Chart, Line, decimate, draw, number, ticks
-from fidec.report.page.concerns import concerns
-from fidec.report.page.html import Html, join, table, tag
-from fidec.report.page.read import read
-from fidec.report.page.sections import time_spent
+from fidec.report.runs import RunResults
+from fidec.report.sections import time_spent
 from helpers import some
 from helpers.reports import HOSTILE, STEPS, change_log, write_rich_run
 from helpers.suites import small_jobs, write_run
@@ -199,7 +199,7 @@ def test_the_page_of_a_suite_has_its_table(tmp_path, capsys):
 
 
 def said(run: Path) -> str:
-    return " ".join(f"{each.severity}: {each.text}" for each in concerns(read(run)))
+    return " ".join(f"{each.severity}: {each.text}" for each in concerns(RunResults(run)))
 
 
 def test_a_run_without_problems_has_the_check_of_its_data_alone(run):
@@ -252,7 +252,7 @@ def test_a_worse_policy_and_a_wider_region_are_said(tmp_path):
 
 
 def test_time_is_that_of_the_logs(run):
-    spent = time_spent(read(run))
+    spent = time_spent(RunResults(run))
     assert spent == {"compilation": 5.0, "updates": 200.0, "evaluation (may run beside updates)": 30.0}
 
 

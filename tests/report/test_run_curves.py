@@ -8,8 +8,8 @@ import pytest
 
 from fidec.errors import RunError
 from fidec.plots import save_figure
-from fidec.report import curves
-from fidec.report.curves import draw_curves
+from fidec.report import figures
+from fidec.report.figures import draw_run
 from fidec.store.rundir import RunDirectory
 from helpers.runs import read_rows
 from helpers.suites import small_jobs, write_rows, write_run
@@ -33,24 +33,24 @@ def run(tmp_path):
 
 
 def test_the_figure_of_an_online_run_and_of_an_older_offline_run(run, tmp_path):
-    assert draw_curves(run, tmp_path / "online.png").read_bytes().startswith(b"\x89PNG")
+    assert draw_run(run, tmp_path / "online.png").read_bytes().startswith(b"\x89PNG")
     config = RunDirectory.open(run, read_only=True).read_config()
     for name in ("online_steps", "online"):  # older runs do not have them
         del config[name]
     (run / "config.json").write_text(json.dumps(config))
-    assert draw_curves(run, tmp_path / "offline.png").read_bytes().startswith(b"\x89PNG")
+    assert draw_run(run, tmp_path / "offline.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_budget_in_the_figure_is_that_of_the_constraint(run, tmp_path, monkeypatch):
     config = RunDirectory.open(run, read_only=True).read_config()
     options = {"constraint": "precision", "budget": 0.3}
     (run / "config.json").write_text(json.dumps(config | {"algo": "fidec", "options": options}))
-    figures = []
+    saved = []
     monkeypatch.setattr(
-        curves, "save_figure", lambda figure, path: figures.append(figure) or save_figure(figure, path)
+        figures, "save_figure", lambda figure, path: saved.append(figure) or save_figure(figure, path)
     )
-    draw_curves(run, tmp_path / "nats.png")
-    panel = figures[0].axes[1]
+    draw_run(run, tmp_path / "nats.png")
+    panel = saved[0].axes[1]
     (budget,) = [line for line in panel.get_lines() if line.get_label() == "budget"]
     assert list(budget.get_ydata()) == [0.3, 0.3]
     assert panel.get_ylabel() == "penalty in nats"
@@ -67,22 +67,24 @@ def test_without_success_the_figure_shows_the_return_and_names_the_environment(r
     ]
     write_rows(run, train=[{k: v for k, v in row.items() if k != "exploration/success"} for row in rows])
     write_rows(run, eval=evaluations)
-    figures = []
+    saved = []
     monkeypatch.setattr(
-        curves, "save_figure", lambda figure, path: figures.append(figure) or save_figure(figure, path)
+        figures, "save_figure", lambda figure, path: saved.append(figure) or save_figure(figure, path)
     )
     single = summary | {"return_low": None, "return_high": None, "n": 1}  # one episode has no interval
-    draw_curves(run, tmp_path / "return.png", {"step": 20_000, "base": single, "refined": summary})
-    panel = figures[0].axes[0]
-    assert (panel.get_title(), panel.get_ylabel()) == ("Return, with 95 % intervals", "return")
+    (run / "comparison.json").write_text(json.dumps({"step": 20_000, "base": single, "refined": summary}))
+    draw_run(run, tmp_path / "return.png")
+    panel = saved[0].axes[0]
+    assert (panel.get_title(), panel.get_ylabel()) == ("Evaluation", "return")
     low, high = panel.get_ylim()
     assert low < -100
     assert high < 0
-    assert len(panel.get_legend_handles_labels()[1]) == 4
-    assert figures[0].get_suptitle().endswith("on Own-v0")
+    names = ["return", "exploring", "base policy", "refined policy"]
+    assert panel.get_legend_handles_labels()[1] == names
+    assert saved[0].get_suptitle().endswith("on Own-v0")
 
 
 def test_a_run_without_metrics_is_an_error(run, tmp_path):
     (run / "train.jsonl").unlink()
     with pytest.raises(RunError, match="no training metrics yet"):
-        draw_curves(run, tmp_path / "curves.png")
+        draw_run(run, tmp_path / "curves.png")

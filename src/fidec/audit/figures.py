@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from fidec.audit.sentences import number
+from fidec.audit.text import number
 from fidec.plots import BLUE, GREY, INK, ORANGE, new_figure, save_figure, style_axes
 
 

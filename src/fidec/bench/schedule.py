@@ -22,12 +22,11 @@ from typing import IO, NamedTuple, Protocol, TypeVar
 
 from fidec.bench import data as suite_data
 from fidec.bench import table
-from fidec.bench.board import Board
-from fidec.bench.cost import estimate
-from fidec.bench.job import RESUME, RunJob, check_environments, command, read_end
-from fidec.bench.jobs import Job
-from fidec.bench.page import write_page
-from fidec.bench.suite import Scale
+from fidec.bench.jobs import RESUME, Job, SuiteJob, check_environments, command, read_end
+from fidec.bench.live_table import Board
+from fidec.bench.report import write_page
+from fidec.bench.suites import Scale
+from fidec.bench.time_estimate import estimate
 from fidec.console import duration
 from fidec.errors import ConfigError, FidecError, RunError
 from fidec.executors.executor import EXECUTORS, Handle, Pool, Request, Work
@@ -40,7 +39,7 @@ from fidec.train.loop import Signals, catch_signals
 from fidec.train.run import Preempted
 
 PROGRAM = ("-m", "fidec")
-AnyJob = TypeVar("AnyJob", bound=RunJob)
+AnyJob = TypeVar("AnyJob", bound=Job)
 PAUSE = 0.2  # seconds between two checks of the processes
 INTERRUPTED = ("new", "running", "preempted")  # states of a run that neither ended nor failed
 ERRORS = (RunError.exit_code, ConfigError.exit_code)  # other exit codes are those of signals
@@ -50,9 +49,9 @@ class Watcher(Protocol):
     """Shows what happens: a `Board`."""
 
     def print(self, text: str) -> None: ...
-    def job_started(self, job: RunJob, how: str, log: Path) -> None: ...
-    def job_ended(self, job: RunJob, state: str, detail: str = "") -> None: ...
-    def update(self, running: Sequence[RunJob], waiting: int) -> None: ...
+    def job_started(self, job: Job, how: str, log: Path) -> None: ...
+    def job_ended(self, job: Job, state: str, detail: str = "") -> None: ...
+    def update(self, running: Sequence[Job], waiting: int) -> None: ...
 
 
 class Running(NamedTuple):
@@ -61,7 +60,7 @@ class Running(NamedTuple):
     `locks` holds the logs of a pack whose process is elsewhere.
     """
 
-    jobs: Sequence[RunJob]
+    jobs: Sequence[Job]
     process: Handle | None
     locks: ExitStack
 
@@ -71,7 +70,7 @@ class Running(NamedTuple):
 
 
 def run_suite(
-    jobs: Sequence[Job], scale: Scale | None, out: Path, request: Request, *, rows: int, on: str = "local"
+    jobs: Sequence[SuiteJob], scale: Scale | None, out: Path, request: Request, *, rows: int, on: str = "local"
 ) -> int:
     """Provide the data, run every job that is not done, and print the table. An error names the jobs that failed."""
     problems = run_all(jobs, out, request, lambda left, say: suite_data.provide(left, scale, rows, say), on=on)
@@ -142,8 +141,8 @@ def read_states(jobs: Sequence[AnyJob]) -> tuple[dict[AnyJob, str], dict[AnyJob,
 
 
 def run_jobs(
-    jobs: Sequence[RunJob], workers: int, watcher: Watcher, signals: Signals, pool: Pool | None = None
-) -> dict[RunJob, str]:
+    jobs: Sequence[Job], workers: int, watcher: Watcher, signals: Signals, pool: Pool | None = None
+) -> dict[Job, str]:
     """Run all jobs in packs, `workers` at a time; the result is the state of each: done, failed or stopped.
 
     If a pack fails before any of its jobs is done, one of them may have stopped the others: each is tried alone.
@@ -154,7 +153,7 @@ def run_jobs(
     groups = {job: group_of(job) for job in jobs}
     running: dict[int, Running] = {}
 
-    def end(job: RunJob, state: str, detail: str) -> None:
+    def end(job: Job, state: str, detail: str) -> None:
         states[job] = state
         watcher.job_ended(job, state, detail)
 
@@ -214,9 +213,9 @@ class Tries:
     """Counts how often a job was lost since it last made progress."""
 
     def __init__(self, most: int):
-        self._most, self._counts = most, dict[RunJob, tuple[int, int]]()
+        self._most, self._counts = most, dict[Job, tuple[int, int]]()
 
-    def allow(self, job: RunJob, outcome: str) -> bool:
+    def allow(self, job: Job, outcome: str) -> bool:
         """Whether a job that was lost is run again. One that is done, or that failed by itself, is not."""
         if not self._most or outcome == "done" or read_states([job])[0].get(job) not in INTERRUPTED:
             return False
@@ -226,12 +225,12 @@ class Tries:
         return self._counts[job][1] <= self._most
 
 
-def group_of(job: RunJob) -> Path:
+def group_of(job: Job) -> Path:
     """The same for jobs that one process can train: offline runs that differ only in their seeds."""
     return job.directory if job.plan.online_steps else job.directory.parent
 
 
-def start(pack: Sequence[RunJob], slot: int, watcher: Watcher, pool: Pool) -> Running | None:
+def start(pack: Sequence[Job], slot: int, watcher: Watcher, pool: Pool) -> Running | None:
     """Start the process of a pack, or wait for the process of another program. None: the first job is done.
 
     Left out are jobs that another process has, and those that are not in the state of the first: new, or started.
@@ -259,7 +258,7 @@ def start(pack: Sequence[RunJob], slot: int, watcher: Watcher, pool: Pool) -> Ru
         return Running(jobs, process, stack.pop_all() if pool.remote else ExitStack())
 
 
-def _lock_log(job: RunJob, stack: ExitStack) -> IO[bytes] | None:
+def _lock_log(job: Job, stack: ExitStack) -> IO[bytes] | None:
     """The log of a job, open and locked until `stack` is closed; None if another process has the job."""
     job.log.parent.mkdir(parents=True, exist_ok=True)
     log = stack.enter_context(job.log.open("ab"))
@@ -271,7 +270,7 @@ def _how(state: str) -> str:
     return {"new": "starts", "done": ""}.get(state, "continues")
 
 
-def _outcomes(pack: Sequence[RunJob], code: int) -> dict[RunJob, tuple[str, str]]:
+def _outcomes(pack: Sequence[Job], code: int) -> dict[Job, tuple[str, str]]:
     """The state of each job of a pack after its process ended, and the reason of a failure."""
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"FAILED with exit code {code}"
     log = pack[0].log
@@ -301,7 +300,7 @@ def _stop(processes: Sequence[Handle]) -> None:
         raise
 
 
-def dry_run(jobs: Sequence[RunJob]) -> int:
+def dry_run(jobs: Sequence[Job]) -> int:
     """Print the commands of one worker as a shell script, with the expected time of each; the sum on stderr."""
     states, damaged = read_states(jobs)
     left = [job for job, state in states.items() if state != "done"]
@@ -310,7 +309,7 @@ def dry_run(jobs: Sequence[RunJob]) -> int:
     busy = {job for job in left if job.is_busy()}
     speeds = {job: estimate(job, done) for job in left}
     seconds = {job: speed.seconds(job.plan) for job, speed in speeds.items() if speed}
-    packs: dict[tuple[Path, str], list[RunJob]] = {}
+    packs: dict[tuple[Path, str], list[Job]] = {}
     for job in left:
         if job not in busy:
             packs.setdefault((group_of(job), _how(states[job])), []).append(job)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fidec import algos, tasks
-from fidec.bench.jobs import Job
+from fidec.bench.jobs import SuiteJob
 from fidec.errors import RunError
 from fidec.report.runs import OTHER, SUCCESS, mean_of, unit_of
 from fidec.stats import Estimate, interquartile_mean, probability_of_improvement
@@ -31,7 +31,7 @@ class Data(NamedTuple):
 class Run(NamedTuple):
     """A finished run, scored."""
 
-    job: Job
+    job: SuiteJob
     score: float
     before: float | None  # the score before the online phase; None if the run has only one phase
     curve: dict[int, float]  # the score of every evaluation, by its step
@@ -62,7 +62,7 @@ class Line:
     same_code: bool = False  # whether the runs' preset is that of the code behind the paper's number
 
 
-def read_run(job: Job) -> Run:
+def read_run(job: SuiteJob) -> Run:
     """The run of a finished job. Its score is the mean of the evaluations that its plan averages."""
     directory, plan = RunDirectory.open(job.directory, read_only=True), job.plan
     evaluations = [row for row in directory.read_jsonl("eval") if row.get("evaluation/score") is not None]
@@ -85,7 +85,7 @@ def read_run(job: Job) -> Run:
     return Run(job, score, before, scores, unit_of(job.suite_task.id, evaluations), data, facts["sha256"], episodes)
 
 
-def units(jobs: Iterable[Job], runs: Iterable[Run]) -> dict[str, str]:
+def units(jobs: Iterable[SuiteJob], runs: Iterable[Run]) -> dict[str, str]:
     """The unit of each task's scores."""
     found: dict[str, str] = {}
     for run in runs:
@@ -106,7 +106,7 @@ def check_same_data(runs: Iterable[Run]) -> None:
             )
 
 
-def summarise(jobs: Sequence[Job], runs: Sequence[Run], baseline: str) -> list[Line]:
+def summarise(jobs: Sequence[SuiteJob], runs: Sequence[Run], baseline: str) -> list[Line]:
     """The lines of the table. Tasks and methods without a run are left out, unless there are no runs at all."""
     check_same_data(runs)
     shown, unit_of = [run.job for run in runs] or jobs, units(jobs, runs)
@@ -161,13 +161,13 @@ def _only(values: dict[str, Any], names: list[str]) -> dict[str, Any]:
     return {name: values[name] for name in names if name in values}
 
 
-def _category(job: Job, task: str) -> str:
+def _category(job: SuiteJob, task: str) -> str:
     """The paper's category of a task. The tasks of an ablation are one category, and so are a user's own."""
     row = tasks.find(task, job.suite.setting)
     return row.category if row and not job.variant.paper else job.suite.name
 
 
-def _reported(job: Job, category: str, members: list[str]) -> Any:
+def _reported(job: SuiteJob, category: str, members: list[str]) -> Any:
     """The paper's number for these tasks: the printed one for a task or a whole category, else the mean."""
     if len(members) == 1:
         return job.variant.reported(members[0], job.suite.setting)
@@ -182,7 +182,7 @@ def _reported(job: Job, category: str, members: list[str]) -> Any:
     return Reported(float(np.mean([each.mean for each in reported])), None)
 
 
-def _has_same_code(job: Job, members: list[str]) -> bool:
+def _has_same_code(job: SuiteJob, members: list[str]) -> bool:
     """Whether the preset has the update of the code behind the paper's numbers for these tasks.
 
     A number without a spread was copied from earlier work, which had other code.

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fidec.bench.data import missing
-from fidec.bench.job import RunJob
-from fidec.bench.jobs import online_fields
-from fidec.bench.suite import Plan, Variant
-from fidec.envs.factory import factory_of
+from fidec.bench.jobs import Job
+from fidec.bench.suites import Plan, Variant
 from fidec.errors import ConfigError, DataError, naming
 from fidec.train.config import RunConfig
 from fidec.train.resolve import resolve, seed_name
@@ -27,68 +25,6 @@ class Combination(NamedTuple):
 
     words: tuple[str, ...]
     suffix: str
-
-
-@dataclass(frozen=True, eq=False)
-class SweepJob(RunJob):
-    """One run of a sweep."""
-
-    config: RunConfig  # resolved, with its seed
-    words: tuple[str, ...]  # arguments of `fidec train`, without seed and directory
-    variant: Variant
-    plan: Plan
-    directory: Path
-
-    @property
-    def task(self) -> str:
-        return str(self.config.env_name or self.config.data)
-
-    @property
-    def name(self) -> str:
-        return f"{self.variant.label}, seed {self.seed}"
-
-    @property
-    def seed(self) -> int:  # type: ignore[override]
-        return self.config.seed
-
-    @property
-    def data_dir(self) -> Path | None:  # type: ignore[override]
-        return self.config.data_dir
-
-    def data(self) -> str:
-        if self.config.data is None:
-            raise ConfigError("there is no data: name a --task, or a data source with --data")
-        return self.config.data
-
-    def arguments(self) -> list[str]:
-        return [*self.words]
-
-    def check_config(self, found: RunConfig, any_data: bool) -> None:
-        wanted, present = _compared(self.config), _compared(found)
-        # What is not given comes from the data, or from the run that this one starts from.
-        decided_later = [
-            name for name in ("rendering", "normalize_observations") if getattr(self.config, name) is None
-        ]
-        # A run that holds out episodes may end early. Its configuration then has the steps that it made.
-        shorter = ["steps"] if self.config.held_out and found.steps < self.config.steps else []
-        left_out = {*decided_later, *shorter, *(["data"] if any_data else [])}
-        other = [name for name in wanted if name not in left_out and present.get(name) != wanted[name]]
-        if other:
-            what = "; ".join(f"{name} {present.get(name)}, not {wanted[name]}" for name in other)
-            raise ConfigError(
-                f"{self.directory} holds a run with another configuration than this sweep asks for ({what}): "
-                "remove it, or choose another --out"
-            )
-
-    def check_environment(self) -> None:
-        if self.config.env_name is not None:
-            factory_of(self.config.task, self.config.env, **self.config.env_options)
-
-
-def _compared(config: RunConfig) -> dict[str, Any]:
-    """The values that must be equal for a run to be the one that is asked for."""
-    own = {name: getattr(config, name) for name in ("steps", "online_steps", "env", "init_from")}
-    return {**config.fixed(), **own, **(online_fields(config.online) if config.online_steps else {})}
 
 
 def parse_vary(text: str) -> tuple[str, list[str]]:
@@ -136,11 +72,11 @@ def _file_name(text: str) -> str:
 
 def sweep_jobs(
     parse: Callable[[list[str]], RunConfig], combinations: Sequence[Combination], seeds: Sequence[int], out: Path
-) -> list[SweepJob]:
+) -> list[Job]:
     """The jobs of all combinations and seeds. All are checked: options, environment, and whether there is data."""
     if not seeds:
         raise ConfigError("--seeds is empty, expected at least one seed")
-    jobs: dict[Path, SweepJob] = {}
+    jobs: dict[Path, Job] = {}
     for each in combinations:
         with naming(" ".join(each.words) or "defaults"):
             config = resolve(parse(list(each.words)))
@@ -157,12 +93,8 @@ def sweep_jobs(
     return list(jobs.values())
 
 
-def make_job(config: RunConfig, words: Sequence[str], variant: Variant, place: Path) -> SweepJob:
+def make_job(config: RunConfig, words: Sequence[str], variant: Variant, place: Path) -> Job:
     """The job of a resolved configuration in the directory `place`."""
-    return SweepJob(replace(config, out=place), tuple(words), variant, _plan(config), place)
-
-
-def _plan(config: RunConfig) -> Plan:
     interval = config.eval_interval if config.env_name else 0
     plan = Plan(config.steps, interval, config.eval_episodes, (config.total,), online_steps=config.online_steps)
-    return replace(plan, batch_size=config.batch_size)
+    return Job(replace(config, out=place), tuple(words), variant, replace(plan, batch_size=config.batch_size))

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from fidec.bench.data import missing
+from fidec.bench.jobs import Job
 from fidec.bench.schedule import run_all
-from fidec.bench.suite import Variant
-from fidec.bench.sweep import REFUSED, SweepJob, make_job
+from fidec.bench.suites import Variant
+from fidec.bench.sweep import REFUSED, make_job
 from fidec.errors import ConfigError, DataError, RunError
 from fidec.executors.executor import Request
 from fidec.store import files
@@ -62,7 +63,7 @@ def candidates(budgets: Sequence[float], noises: Sequence[float], strengths: Seq
     return len(set(noises)) * (1 + len(budgets) * len({*strengths} - {0.0}))
 
 
-def budget_jobs(config: RunConfig, budgets: Sequence[float], out: Path) -> list[SweepJob]:
+def budget_jobs(config: RunConfig, budgets: Sequence[float], out: Path) -> list[Job]:
     """A job for each budget. All are checked: options, environment, and whether there is data."""
     check_has_budget(config.options, config.algo)
     if not budgets or len(set(budgets)) < len(budgets):
@@ -81,7 +82,7 @@ def budget_jobs(config: RunConfig, budgets: Sequence[float], out: Path) -> list[
     return jobs
 
 
-def flow_job(config: RunConfig, out: Path) -> SweepJob | None:
+def flow_job(config: RunConfig, out: Path) -> Job | None:
     """The job that trains the flow: for --flow-updates, by default as many as --steps. None if --flow names one."""
     if config.flow is not None:
         return None
@@ -105,7 +106,7 @@ def train(config: RunConfig, budgets: Sequence[float], out: Path, workers: int) 
     return [job.directory for job in jobs]
 
 
-def write_options(job: SweepJob) -> None:
+def write_options(job: Job) -> None:
     """Write the file that `fidec train --config` reads."""
     values = {name: value for name, value in job.config.to_json().items() if name != "out"}
     path = job.directory.parent / OPTIONS

@@ -7,13 +7,18 @@ import the options of every command, and tyro itself takes longer than that to i
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, TextIO
 
 from fidec import __version__
-from fidec.cli.streams import lossy_streams
 from fidec.errors import FidecError
 
 COMMANDS = {
@@ -42,6 +47,8 @@ COMMANDS = {
     "doctor": ("fidec.cli.doctor", "show devices, rendering, versions, caches and disk of this machine"),
 }
 HELP = {"-h", "--help"}
+# Replaced while the help of a command is printed.
+STUBBED = ("flax", "gymnasium", "jax", "jaxlib", "jaxtyping", "matplotlib", "optax", "scipy")
 
 
 def usage() -> str:
@@ -128,11 +135,128 @@ def _words(error: OSError) -> str:
     return f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
 
 
+# --- help without JAX ---------------------------------------------------------------------------------------------
+
+
 def _help(name: str, argv: list[str]) -> int | None:
-    """Print a command's help without importing JAX; the result is the exit code, or None if that did not work."""
+    """Print a command's help without importing JAX; the result is the exit code, or None if that did not work.
+
+    The options of a method are a plain dataclass, but the module that defines it also imports JAX, flax and optax,
+    which takes a second of CPU time. So these packages and others that take long are replaced by stubs, as
+    documentation builders do.
+    """
     if "jax" in sys.modules:
         return None
-    from fidec.cli.fast_help import stubs
-
-    with contextlib.suppress(Exception), stubs():
+    with contextlib.suppress(Exception), _stubs():
         return import_module(COMMANDS[name][0]).main(argv) or 0
+
+
+class _AnythingType(type):
+    """Accepts what a module does with a class, function or constant while it is imported."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        return self
+
+    __getitem__ = __or__ = __ror__ = __add__ = __radd__ = __mul__ = __rmul__ = __neg__ = __call__
+
+
+class _Anything(metaclass=_AnythingType): ...
+
+
+class _StubModule(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Anything
+
+
+class _StubFinder(MetaPathFinder, Loader):
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None):
+        return ModuleSpec(fullname, self, is_package=True) if fullname.split(".")[0] in STUBBED else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _StubModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None: ...
+
+
+@contextmanager
+def _stubs() -> Iterator[None]:
+    """Import stubs in place of the packages that take long, and forget all modules that were imported with them."""
+    finder, before = _StubFinder(), set(sys.modules)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name in set(sys.modules) - before:
+            if name.split(".")[0] in (*STUBBED, "fidec"):
+                del sys.modules[name]
+
+
+# --- standard output and standard error that never raise ----------------------------------------------------------
+
+
+class _Lossy(io.FileIO):
+    """A file descriptor. After the first error, which it keeps, everything that is written to it is dropped.
+
+    The reader of a pipe may go away, a disk may be full.
+    """
+
+    error: OSError | None = None
+
+    def write(self, data) -> int:
+        if self.error is None:
+            try:
+                return super().write(data)
+            except OSError as error:
+                self.error = error
+        return len(data)
+
+
+@contextmanager
+def lossy_streams() -> Iterator[list[OSError]]:
+    """Inside, stdout and stderr cannot raise. Afterwards the list holds the error of stdout, if there was one.
+
+    Characters that the encoding lacks are written as \\uXXXX. A stream that was closed is the null device, so that no
+    other file gets its number. Streams that somebody has replaced, as pytest does, are left alone.
+    """
+    _open_closed()
+    kept, errors = (sys.stdout, sys.stderr), []
+    sys.stdout, sys.stderr = _lossy(sys.stdout, sys.__stdout__, 1), _lossy(sys.stderr, sys.__stderr__, 2)
+    try:
+        yield errors
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+        if isinstance(raw, _Lossy) and raw.error is not None:
+            errors.append(raw.error)
+        sys.stdout, sys.stderr = kept
+
+
+def _lossy(stream: TextIO, original: TextIO | None, number: int) -> TextIO:
+    if stream is not original or stream.fileno() != number:
+        return stream
+    stream.flush()
+    buffer = io.BufferedWriter(_Lossy(number, "w", closefd=False))
+    line_by_line = number == 2 or stream.isatty()
+    return io.TextIOWrapper(buffer, stream.encoding, errors="backslashreplace", line_buffering=line_by_line)
+
+
+def _open_closed() -> None:
+    """Open the standard streams that the caller closed (`>&-`); Python has None in their place."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            stream = os.fdopen(number, "r" if number == 0 else "w", closefd=False)
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)

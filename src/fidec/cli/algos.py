@@ -19,7 +19,7 @@ import tyro
 from fidec import algos
 from fidec.algos.common import options as common
 from fidec.algos.common.base import COMMON_LOGS, METHODS
-from fidec.cli.output import parse, print_json, print_table
+from fidec.cli.parsing import parse, print_json, print_table
 
 TASK = "cube-single-play-singletask-task2-v0"  # of the one command; its data can be made anywhere
 NARROW = 36  # columns that the last column of a table needs to be worth reading

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from fidec.cli.output import parse, print_json, print_table
+from fidec.cli.parsing import parse, print_json, print_table
 
 if TYPE_CHECKING:
     from fidec.report.compare import Compared

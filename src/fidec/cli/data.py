@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from fidec.cli.executor import read_settings
-from fidec.cli.output import print_json, print_table, subcommands
+from fidec.cli.parsing import print_json, print_table, read_settings, subcommands
 from fidec.executors.executor import EXECUTORS, Request
 
 if TYPE_CHECKING:
@@ -297,7 +296,7 @@ def _show(args: ShowArgs) -> int:
     else:
         print(description_text(facts))
     if args.page is not None:
-        from fidec.report.page.dataset import write_data_page
+        from fidec.report.dataset import write_data_page
 
         print(f"page: {write_data_page(dataset, args.page)}", file=sys.stderr)
     return 0

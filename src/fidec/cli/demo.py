@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from fidec.bench.suite import Scale
-from fidec.bench.suites import SUITES
+from fidec.bench.suites import SUITES, Scale
 from fidec.cli.evaluate import end, print_comparison
-from fidec.cli.output import parse
+from fidec.cli.parsing import parse
 from fidec.console import Output
 from fidec.errors import ConfigError
 
@@ -44,7 +43,7 @@ class DemoArgs:
 def main(argv: list[str]) -> int:
     args = parse(DemoArgs, argv, "fidec demo")
     from fidec.make import make_dataset
-    from fidec.report.curves import draw_curves
+    from fidec.report.figures import draw_run
     from fidec.report.page import report_runs
     from fidec.store.files import write_json
     from fidec.store.rundir import COMPARISON, REPORT
@@ -61,7 +60,7 @@ def main(argv: list[str]) -> int:
     result = evaluation.evaluate(args.episodes, base=True)
     write_json(run / COMPARISON, result)
     say("4/4  figures, video and report")
-    written = [draw_curves(run, args.out / "curves.png", result)]
+    written = [draw_run(run, args.out / "curves.png")]
     reason = evaluation.record(args.out / "refined.mp4")
     if reason is None:
         written.append(args.out / "refined.mp4")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
-from fidec.cli.output import parse, print_json
+from fidec.cli.parsing import parse, print_json
 from fidec.launch import run
 
 # Rendering is tried in a process of its own: a missing driver may abort it.

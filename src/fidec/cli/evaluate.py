@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from fidec.cli.output import import_from_here, interval, parse, print_json, print_table
+from fidec.cli.parsing import import_from_here, interval, parse, print_json, print_table
 from fidec.errors import ConfigError, EnvError
 from fidec.store.rundir import COMPARISON, LADDER
 from fidec.train.acting import DIALS, ActOptions
@@ -130,7 +130,7 @@ def check_ladder(args: EvalArgs) -> None:
 
 def play_ladder(args: EvalArgs, evaluation: PolicyEvaluation) -> int:
     from fidec.console import Progress
-    from fidec.report.ladder import draw_ladder
+    from fidec.report.figures import draw_ladder
     from fidec.store import files
     from fidec.store.rundir import check_links
     from fidec.train.evaluation import cells_of, ladder, without_result

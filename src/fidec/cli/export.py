@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from fidec.cli.output import parse, print_json
+from fidec.cli.parsing import parse, print_json
 from fidec.errors import ConfigError
 from fidec.train.acting import ActOptions
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fidec.cli.output import print_json, print_table, subcommands
+from fidec.cli.parsing import print_json, print_table, subcommands
 from fidec.console import Progress
 from fidec.errors import ConfigError
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from fidec.cli.output import parse
+from fidec.cli.parsing import parse
 from fidec.errors import ConfigError
 
 

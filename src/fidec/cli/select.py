@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from fidec.cli.output import import_from_here, parse, print_json, print_table
+from fidec.cli.parsing import import_from_here, parse, print_json, print_table
 from fidec.errors import ConfigError
 
 

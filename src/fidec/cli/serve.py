@@ -10,7 +10,7 @@ from typing import Annotated
 import tyro
 
 from fidec import __version__
-from fidec.cli.output import parse
+from fidec.cli.parsing import parse
 from fidec.errors import ConfigError
 from fidec.train.acting import ActOptions
 

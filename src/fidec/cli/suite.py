@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from fidec.bench.suite import SCALES, Scale, Suite
-from fidec.bench.suites import SUITES, find_suite
-from fidec.cli.executor import ExecutorArgs, request
-from fidec.cli.output import import_from_here, print_json, print_table, subcommands
+from fidec.bench.suites import SCALES, SUITES, Scale, Suite, find_suite
+from fidec.cli.parsing import ExecutorArgs, import_from_here, print_json, print_table, request, subcommands
 from fidec.errors import ConfigError, RunError
 from fidec.store.rundir import REPORT
 
 if TYPE_CHECKING:
-    from fidec.bench.jobs import Job
+    from fidec.bench.jobs import SuiteJob
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,7 @@ def _size(args: SuiteArgs) -> tuple[Suite, Scale | None, Path]:
     return suite, scale, args.out or Path("runs") / (suite.name + (f"-{scale.name}" if scale else ""))
 
 
-def _jobs(args: SuiteArgs, data_dir: Path | None = None) -> list[Job]:
+def _jobs(args: SuiteArgs, data_dir: Path | None = None) -> list[SuiteJob]:
     from fidec.bench.jobs import jobs
 
     suite, scale, out = _size(args)
@@ -171,7 +169,7 @@ def _table(args: TableArgs) -> int:
 
 
 def _report(args: ReportArgs) -> int:
-    from fidec.bench.page import write_page
+    from fidec.bench.report import write_page
 
     _, scale, out = _size(args)
     print(write_page(_jobs(args), scale, args.to or out / REPORT))
@@ -180,7 +178,7 @@ def _report(args: ReportArgs) -> int:
 
 def _curves(args: CurvesArgs) -> int:
     from fidec.bench import table
-    from fidec.bench.curves import draw_suite
+    from fidec.bench.report import draw_suite
 
     suite, scale, out = _size(args)
     runs = table.finished(_jobs(args))

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from fidec.cli.executor import ExecutorArgs, request
-from fidec.cli.output import import_from_here, split_args
+from fidec.cli.parsing import ExecutorArgs, import_from_here, request, split_args
 from fidec.errors import RunError
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from fidec import tasks
-from fidec.cli.output import parse, print_json, print_table
+from fidec.cli.parsing import parse, print_json, print_table
 from fidec.data.cache import dataset_name
 from fidec.errors import ConfigError, EnvError
 from fidec.make.recipes import RECIPES

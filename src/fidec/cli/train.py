@@ -17,8 +17,7 @@ import tyro
 
 from fidec import algos, tasks
 from fidec.cli.algos import meanings
-from fidec.cli.options import options_of
-from fidec.cli.output import import_from_here, interval, parse, print_json
+from fidec.cli.parsing import import_from_here, interval, options_of, parse, print_json
 from fidec.errors import ConfigError, naming
 from fidec.register import unknown
 from fidec.tasks import describe
@@ -280,7 +279,7 @@ def _as_json(result: Any) -> dict[str, Any]:
 
 
 def _print(result: Any) -> None:
-    from fidec.audit.region import end_of_training
+    from fidec.audit.text import end_of_training
 
     print(f"{result.directory}: {result.step} steps")
     for line in _means(result.evaluation) if result.evaluation else ():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fidec.cli.output import import_from_here, print_json, split_args
+from fidec.cli.parsing import import_from_here, print_json, split_args
 from fidec.errors import ConfigError
 
 

@@ -7,7 +7,7 @@ Runs that differ in their seeds only are replicates of one method.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +15,8 @@ import numpy as np
 
 from fidec.errors import RunError
 from fidec.register import unknown
-from fidec.report.panels import Panel, common_curve, draw_panels
-from fidec.report.runs import RETURN, SUCCESS, Record, by_method, by_place, differing, read_runs
+from fidec.report.charts import Chart, Line
+from fidec.report.runs import RETURN, SUCCESS, RunResults, by_method, by_place, comparable, differing, read_all
 from fidec.stats import Difference, Interval, nested_mean, success_difference, success_rate
 from fidec.store.files import to_builtin
 from fidec.store.staging import local_run
@@ -29,7 +29,7 @@ class Entry(NamedTuple):
     """One method of a comparison."""
 
     name: str
-    runs: list[Record]
+    runs: list[RunResults]
     mean: float  # of the runs' last scores
     interval: Interval  # over runs and their episodes; (nan, nan) if it is not known
     episodes: int
@@ -45,7 +45,7 @@ class Comparison(NamedTuple):
     options: list[str]  # in which the methods differ
 
     @property
-    def example(self) -> Record:
+    def example(self) -> RunResults:
         return self.entries[0].runs[0]
 
 
@@ -61,49 +61,58 @@ def compare(paths: Iterable[str | Path], baseline: str = "") -> Compared:
 
     `baseline` is the name of a method, by default the first.
     """
-    records, left_out = read_runs(map(local_run, paths))
-    if not records:
+    runs, left_out = read_all(map(local_run, paths))
+    return compare_runs(runs, baseline, left_out)
+
+
+def compare_runs(
+    runs: Iterable[RunResults], baseline: str = "", left_out: Mapping[Path, str] | None = None
+) -> Compared:
+    """Compare runs that are read already. `left_out` are the paths that could not be read."""
+    chosen, others = comparable(runs)
+    left_out = {**(left_out or {}), **others}
+    if not chosen:
         reasons = "; ".join(f"{path}: {reason}" for path, reason in left_out.items())
         raise RunError(f"there is no finished run with an evaluation to compare. {reasons or 'No path was given.'}")
-    named = [{_name(own[0], records): own for own in by_method(place)} for place in by_place(records)]
+    named = [{_name(group[0], chosen): group for group in by_method(place)} for place in by_place(chosen)]
     known = list(dict.fromkeys(name for groups in named for name in groups))
     if baseline and baseline not in known:
         raise unknown("method among these runs", baseline, known)
     return Compared([_comparison(groups, baseline) for groups in named], left_out)
 
 
-def _name(run: Record, records: Sequence[Record]) -> str:
+def _name(run: RunResults, runs: Sequence[RunResults]) -> str:
     """The method, with the options in which runs of this method and preset differ."""
     options = run.options()
-    own = differing([record for record in records if record.method == run.method])
-    return " ".join([run.method, *(f"{_short(name)}={_text(options[name])}" for name in own if name in options)])
+    names = differing([other for other in runs if other.method == run.method])
+    return " ".join([run.method, *(f"{_short(name)}={_text(options[name])}" for name in names if name in options)])
 
 
-def _comparison(groups: dict[str, list[Record]], baseline: str) -> Comparison:
+def _comparison(groups: dict[str, list[RunResults]], baseline: str) -> Comparison:
     first = baseline if baseline in groups else next(iter(groups))
     entries = [_entry(name, runs, groups[first] if name != first else None) for name, runs in groups.items()]
     return Comparison(entries, first, differing([runs[0] for runs in groups.values()]))
 
 
-def _entry(name: str, runs: list[Record], others: list[Record] | None) -> Entry:
-    episodes = sum(run.last.get("evaluation/n") or 0 for run in runs)
+def _entry(name: str, runs: list[RunResults], others: list[RunResults] | None) -> Entry:
+    episodes = sum(run.scored[-1].get("evaluation/n") or 0 for run in runs)
     entry = Entry(name, runs, float(np.mean([run.score for run in runs])), _interval_of(runs), episodes)
     by_seed = {run.config.seed: run for run in others or ()}
     both = [(by_seed[run.config.seed], run) for run in runs if run.config.seed in by_seed]
-    shared = [pair for pair in both if pair[0].episodes and _starts(pair[0]) == _starts(pair[1])]
+    shared = [pair for pair in both if pair[0].last_episodes and _starts(pair[0]) == _starts(pair[1])]
     return entry._replace(**_against(shared)) if shared else entry
 
 
-def _interval_of(runs: Sequence[Record]) -> Interval:
+def _interval_of(runs: Sequence[RunResults]) -> Interval:
     """Of the mean: over runs and their episodes; over runs alone if the score is not a mean over episodes."""
     if len(runs) == 1 and (name := _OF_EPISODES.get(runs[0].of)):
-        ends = [runs[0].last.get(f"evaluation/{name[0]}_{end}") for end in ("low", "high")]
+        ends = [runs[0].scored[-1].get(f"evaluation/{name[0]}_{end}") for end in ("low", "high")]
         return Interval(*(math.nan if end is None else name[1] * end for end in ends))  # Wilson's for success
     found = success_rate if runs[0].of == SUCCESS else nested_mean
     return _scaled(found([_values(run) for run in runs]), runs[0])
 
 
-def _against(shared: Sequence[tuple[Record, Record]]) -> dict[str, Any]:
+def _against(shared: Sequence[tuple[RunResults, RunResults]]) -> dict[str, Any]:
     """The difference between runs with the same seed on the same episodes."""
     pairs = [np.subtract(_values(run, failed=True), _values(other, failed=True)) for other, run in shared]
     pairs = [values[~np.isnan(values)] for values in pairs]
@@ -118,26 +127,26 @@ def _against(shared: Sequence[tuple[Record, Record]]) -> dict[str, Any]:
     return {"against": Difference(mean, *_scaled(found(pairs), run), count), "pairs": text}
 
 
-def _starts(run: Record) -> list[tuple[int, int]]:
-    return [(row["episode"], row["seed"]) for row in run.episodes]
+def _starts(run: RunResults) -> list[tuple[int, int]]:
+    return [(row["episode"], row["seed"]) for row in run.last_episodes]
 
 
-def _values(run: Record, failed: bool = False) -> list[float]:
+def _values(run: RunResults, failed: bool = False) -> list[float]:
     """The success or return of each episode, with `failed` also NaN for failed ones; else the score itself."""
     if run.of not in _OF_EPISODES:
         return [run.score]
     name = _OF_EPISODES[run.of][0]  # an episode that reports no success, where others do, is a failure
-    numbers = [(row.get(name) or 0.0) if row.get("status") == "ok" else math.nan for row in run.episodes]
+    numbers = [(row.get(name) or 0.0) if row.get("status") == "ok" else math.nan for row in run.last_episodes]
     known = [number for number in numbers if not math.isnan(number)]
     return numbers if failed else known or [run.score / _factor(run)]
 
 
-def _factor(run: Record) -> float:
+def _factor(run: RunResults) -> float:
     """The score is the mean over episodes, multiplied by this."""
     return _OF_EPISODES[run.of][1] if run.of in _OF_EPISODES else 1.0
 
 
-def _scaled(interval: Interval, run: Record) -> Interval:
+def _scaled(interval: Interval, run: RunResults) -> Interval:
     return Interval(*(_factor(run) * end for end in interval))
 
 
@@ -227,19 +236,49 @@ def _comparison_json(comparison: Comparison) -> dict[str, Any]:
     }
 
 
+def curves(comparison: Comparison, title: str = "Learning curves") -> Chart:
+    """The learning curve of each method."""
+    run, scores = comparison.example, {e.name: [run.curve for run in e.runs] for e in comparison.entries}
+    several = max(map(len, scores.values())) > 1
+    note = "Lines: mean over runs; bands: from the worst to the best run." if several else "One run for each line."
+    return curves_chart(title, scores, run.unit, run.config.steps, run.config.online_steps, note)
+
+
+def curves_chart(
+    title: str,
+    scores: Mapping[str, Sequence[Mapping[int, float]]],
+    unit: str,
+    steps: int,
+    online: int,
+    note: str = "",
+) -> Chart:
+    """A line for the mean over the runs of each method, a band from the worst to the best run.
+
+    Runs are given by their scores at each step, and drawn at the steps that they share.
+    """
+    lines = []
+    for name, runs in scores.items():
+        shared = sorted(set.intersection(*(set(run) for run in runs)))
+        values = np.array([[run[step] for step in shared] for run in runs])
+        ends = (values.min(0).tolist(), values.max(0).tolist()) if len(runs) > 1 else (None, None)
+        lines.append(Line(name, shared, values.mean(0).tolist(), *ends))
+    limits = (-3.0, 103.0) if unit == SUCCESS else None
+    marks = [("online", steps)] if online and steps else []
+    return Chart(title, "step" if online else "update", unit, lines, limits=limits, marks=marks, note=note)
+
+
 def draw(compared: Compared, path: str | Path) -> Path:
     """Write a PNG of the learning curves: one panel for each comparison."""
-    names = dict.fromkeys(entry.name for each in compared.comparisons for entry in each.entries)
-    places = [str(each.example.config.env_name) for each in compared.comparisons]
-    panels = []
-    for each, place in zip(compared.comparisons, places, strict=True):
-        run, curves = each.example, {e.name: common_curve([run.curve for run in e.runs]) for e in each.entries}
-        data = f", data {run.data['sha256'][:12]}, {run.config.eval_episodes} episodes" * (places.count(place) > 1)
-        online = run.config.online_steps > 0
-        panels.append(Panel(f"{place}{data}", run.unit, curves, run.config.steps if online else 0, online))
-    most = max(len(entry.runs) for each in compared.comparisons for entry in each.entries)
-    spread = "Lines: mean over runs; bands: from the worst to the best run." if most > 1 else "One run for each line."
-    return draw_panels(panels, {name: name for name in names}, path, title="Learning curves", caption=spread)
+    from fidec.report.figures import draw_charts  # imports matplotlib
+
+    charts, places = [], [str(each.example.config.env_name) for each in compared.comparisons]
+    for comparison, place in zip(compared.comparisons, places, strict=True):
+        run, protocol = comparison.example, ""
+        if places.count(place) > 1:
+            protocol = f", data {run.data['sha256'][:12]}, {run.config.eval_episodes} episodes"
+        charts.append(curves(comparison, place + protocol))
+    caption = next((chart.note for chart in charts if "bands" in chart.note), charts[0].note)
+    return draw_charts(charts, path, title="Learning curves", caption=caption)
 
 
 def _interval(interval: Interval, form: str) -> str:
@@ -250,7 +289,7 @@ def _short(name: str) -> str:
     return name.removeprefix("algo.")
 
 
-def _value(run: Record, name: str) -> str:
+def _value(run: RunResults, name: str) -> str:
     options = run.options()
     return _text(options[name]) if name in options else "-"
 

@@ -24,7 +24,7 @@ def resolve(config: RunConfig) -> RunConfig:
     out = config.out or Path("runs") / name / f"{config.algo}-{config.preset}" / seed_name(config.seed)
     envs = config.eval_envs or env_processes(len(usable_cores()))
     data = config.data or (tasks.source_of(config.task) if config.task else None)
-    if config.data is None and data and data.partition(":")[0] not in SOURCES.names():
+    if config.data is None and data and data.partition(":")[0] not in SOURCES:
         data = None  # a family of environments without data
     runs = (path and local_run(path, whole=True) for path in (config.init_from, config.flow))
     data_dir, init_from, flow = (path and Path(path).expanduser().absolute() for path in (config.data_dir, *runs))

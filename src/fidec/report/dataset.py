@@ -17,13 +17,11 @@ from fidec.data.describe import info_text, names_of, share
 from fidec.data.frames import png
 from fidec.errors import FidecError
 from fidec.parts import is_image, named
-from fidec.report.page.chart import Chart, Line, draw
-from fidec.report.page.concerns import Concern
-from fidec.report.page.document import write_document
-from fidec.report.page.histogram import histogram
-from fidec.report.page.html import Html, join, pairs, table, tag
-from fidec.report.page.read import Facts
-from fidec.report.page.sections import warnings
+from fidec.report.charts import Chart, Line, draw, histogram
+from fidec.report.concerns import Concern
+from fidec.report.html import Html, join, pairs, table, tag, write_document
+from fidec.report.runs import RunResults
+from fidec.report.sections import warnings
 from fidec.store.versions import version
 from fidec.train.origin import data_of
 
@@ -78,7 +76,7 @@ def data_parts(dataset: OfflineDataset, heading: str = "h2") -> Iterator[Html]:
     yield table(["topic", "result", "what was found"], findings, class_="words")
 
 
-def data_sections(runs: Sequence[Facts]) -> Iterator[Html]:
+def data_sections(runs: Sequence[RunResults]) -> Iterator[Html]:
     """The data of runs, each data set once, loaded from the source in their records."""
     seen = set()
     for run in runs:
@@ -90,7 +88,7 @@ def data_sections(runs: Sequence[Facts]) -> Iterator[Html]:
         yield tag("section", tag("h2", f"Data: {recorded.get('name') or run.place}"), *_data_of(run))
 
 
-def _data_of(run: Facts) -> Iterator[Html]:
+def _data_of(run: RunResults) -> Iterator[Html]:
     try:
         dataset = data_of(run.directory)
     except FidecError as error:

@@ -1,4 +1,4 @@
-"""The whole page."""
+"""The report: one HTML file about one run, several runs, or a suite. It needs no network and no other file."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ import numpy as np
 
 from fidec.errors import RunError
 from fidec.report import compare
-from fidec.report.page.chart import Chart, Line, draw
-from fidec.report.page.concerns import concerns
-from fidec.report.page.dataset import data_sections
-from fidec.report.page.document import write_document
-from fidec.report.page.html import Html, join, table, tag
-from fidec.report.page.read import Facts, read_all
-from fidec.report.page.sections import filtered, interval, run_section, time_spent
-from fidec.report.panels import common_curve
-from fidec.report.runs import SUCCESS
+from fidec.report.charts import draw
+from fidec.report.concerns import concerns
+from fidec.report.dataset import data_sections
+from fidec.report.html import Html, join, table, tag, write_document
+from fidec.report.runs import RunResults, read_all
+from fidec.report.sections import filtered, interval, run_section, time_spent
 from fidec.store.versions import version
 
 # So that a page stays below 3 MB, however many runs it is about.
@@ -28,7 +25,7 @@ LONG, SECTIONS = 30, 100  # runs with long sections, and with sections of their 
 
 
 @dataclass(frozen=True)
-class Extra:
+class Tables:
     """Tables above the runs, such as those of a suite."""
 
     caption: str
@@ -43,7 +40,7 @@ def report_runs(
     title: str = "",
     embed_videos: bool = False,
     videos: Sequence[Path] = (),
-    extra: Extra | None = None,
+    tables: Tables | None = None,
     data: bool = False,
 ) -> tuple[Path, dict[Path, str]]:
     """Write the report of all runs among the paths and below them; the file, and what was left out and why.
@@ -51,23 +48,11 @@ def report_runs(
     `videos` are shown beside those in the run directories, with the first run. With `data` the data sets of the runs
     are loaded and drawn.
     """
-    runs, left_out = read_all([Path(path) for path in paths])
+    runs, left_out = read_all(paths, logs=True)
+    if not runs:
+        reasons = "; ".join(f"{path}: {reason}" for path, reason in left_out.items())
+        raise RunError(f"there is no run to report. {reasons or 'No path was given.'}")
     runs[0].videos.extend(videos)
-    how = {"title": title, "embed_videos": embed_videos, "extra": extra, "left_out": left_out, "data": data}
-    return write_report(runs, out, **how), left_out
-
-
-def write_report(
-    runs: Sequence[Facts],
-    out: str | Path,
-    *,
-    title: str = "",
-    embed_videos: bool = False,
-    extra: Extra | None = None,
-    left_out: dict[Path, str] | None = None,
-    data: bool = False,
-) -> Path:
-    """Write one HTML file, atomically."""
     out = Path(out)
     points = int(np.clip(POINTS // (15 * len(runs)), 30, 400))
     title = title or (runs[0].place if len(runs) == 1 else f"{len(runs)} runs")
@@ -78,19 +63,19 @@ def write_report(
         tag("header", tag("h1", title), _made(runs)),
         tag(
             "main",
-            _extra(extra),
+            _tables(tables),
             _overview(runs) if len(runs) > 1 else None,
             _comparisons(runs, points),
             tag("div", *sections, id="runs"),
             _without_section(runs),
             *(data_sections(runs) if data else ()),
-            _left_out(left_out or {}),
+            _left_out(left_out),
         ),
     )
-    return write_document(out, title, body)
+    return write_document(out, title, body), left_out
 
 
-def _made(runs: Sequence[Facts]) -> Html:
+def _made(runs: Sequence[RunResults]) -> Html:
     when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
     going = sum(run.state == "running" for run in runs)
     state = f" {going} of them had not ended then: `fidec report` makes the page anew." if going else ""
@@ -102,14 +87,14 @@ def _made(runs: Sequence[Facts]) -> Html:
     )
 
 
-def _extra(extra: Extra | None) -> Html:
-    if extra is None:
+def _tables(tables: Tables | None) -> Html:
+    if tables is None:
         return join()
-    grids = (join(tag("h3", head), table(rows[0], rows[1:])) for head, rows in extra.grids)
-    return tag("section", tag("h2", "The table"), tag("p", extra.caption), *grids)
+    grids = (join(tag("h3", head), table(rows[0], rows[1:])) for head, rows in tables.grids)
+    return tag("section", tag("h2", "The table"), tag("p", tables.caption), *grids)
 
 
-def _overview(runs: Sequence[Facts]) -> Html:
+def _overview(runs: Sequence[RunResults]) -> Html:
     rows = []
     for index, run in enumerate(runs):
         of, _ = run.measure
@@ -127,10 +112,10 @@ def _overview(runs: Sequence[Facts]) -> Html:
     return tag("section", tag("h2", "All runs"), filtered("overview", columns, rows, "filter runs"))
 
 
-def _comparisons(runs: Sequence[Facts], points: int) -> Html:
+def _comparisons(runs: Sequence[RunResults], points: int) -> Html:
     """Finished runs by task and method, with the curves of each task."""
     try:
-        found = compare.compare([run.directory for run in runs])
+        found = compare.compare_runs(runs)
     except RunError:  # none is finished and evaluated
         return join()
     parts = []
@@ -143,7 +128,7 @@ def _comparisons(runs: Sequence[Facts], points: int) -> Html:
             tag("h3", str(each.example.config.env_name)),
             tag("p", compare.title(each), class_="soft"),
             table(header, rows),
-            draw(_curves(each), points),
+            draw(compare.curves(each), points),
             tag("details", tag("summary", "options in which they differ"), table(options[0], options[1:]))
             if options
             else None,
@@ -153,24 +138,7 @@ def _comparisons(runs: Sequence[Facts], points: int) -> Html:
     return tag("section", tag("h2", "Comparison"), *parts, tag("p", compare.note(found), class_="soft"))
 
 
-def _curves(comparison: compare.Comparison) -> Chart:
-    run, lines = comparison.example, []
-    for entry in comparison.entries:
-        steps, scores = common_curve([each.curve for each in entry.runs])
-        several = len(entry.runs) > 1
-        ends = (scores.min(0).tolist(), scores.max(0).tolist()) if several else (None, None)
-        lines.append(Line(entry.name, steps.tolist(), scores.mean(0).tolist(), *ends))
-    several = max(len(entry.runs) for entry in comparison.entries) > 1
-    note = "Lines: mean over runs; bands: from the worst to the best run." if several else "One run for each line."
-    limits = (-3.0, 103.0) if run.unit == SUCCESS else None
-    online = run.config.online_steps
-    marks = [("online", run.config.steps)] if online and run.config.steps else []
-    return Chart(
-        "Learning curves", "step" if online else "update", run.unit, lines, limits=limits, marks=marks, note=note
-    )
-
-
-def _without_section(runs: Sequence[Facts]) -> Html:
+def _without_section(runs: Sequence[RunResults]) -> Html:
     if len(runs) <= SECTIONS:
         return join()
     text = (

@@ -1,10 +1,15 @@
-"""The result of an audit in sentences, the most important first."""
+"""The result of an audit, and the end of a training, in sentences: the most important first."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from fidec.store.rundir import RunDirectory
+from fidec.train.stored import read_config
 
 # Nats. docs/audit.md has the measurements: below, at and above the distances that were best on three tasks.
 HARDLY, NEAR, FAR = 0.05, 0.5, 0.7
@@ -143,3 +148,57 @@ def number(value: float | None) -> str:
 
 def _percent(share: float) -> str:
     return "<0.1 %" if 0 < share < 0.001 else f"{100 * share:.2g} %" if share < 0.995 else f"{100 * share:.3g} %"
+
+
+# --- the end of a training ----------------------------------------------------------------------------------------
+
+
+def end_of_training(directory: Path) -> str | None:
+    """How the penalty of a run ended, and what follows. None if the method has no budget with a multiplier."""
+    run = RunDirectory.open(directory, read_only=True)
+    config = read_config(run)
+    rows = [row for row in run.read_jsonl("train") if {"training/penalty", "training/multiplier"} <= row.keys()]
+    if not rows or not hasattr(config.options, "trust_region"):
+        return None
+    # While the budget grows, the penalty is below it on purpose.
+    rows = [row for row in rows if row["step"] > getattr(config.options, "warmup", 0)] or rows[-1:]
+    penalties, multipliers = ([row[f"training/{name}"] for row in rows] for name in ("penalty", "multiplier"))
+    controlled = getattr(config.options, "multiplier", None) == "controlled"
+    how = {"playable": config.env_name is not None, "controlled": controlled}
+    text = trust_region_summary(penalties, multipliers, *config.options.trust_region(), **how)
+    return text.replace("RUN", str(directory))
+
+
+def trust_region_summary(
+    penalties: Sequence[float],
+    multipliers: Sequence[float],
+    budget: float,
+    unit: str,
+    playable: bool = False,
+    controlled: bool = False,
+) -> str:
+    """The penalty against its budget. Both lists have a mean for each row of the log.
+
+    In nats the distance comes first, and the last sentence says how to compare the policy with the clone. A run with
+    an environment is `playable`. A `controlled` multiplier finds its scale from any start.
+    """
+    penalty, first, last = penalties[-1], multipliers[0], multipliers[-1]
+    near = sum(budget / 2 <= each <= 2 * budget for each in penalties) / len(penalties)
+    log = f"in {100 * near:.0f} % of the log; multiplier {number(first)} at first, {number(last)} at the end."
+    advice = "train longer." if controlled else "train longer, or {} --algo.multiplier-init."
+    if penalty > 2 * budget:
+        log += f" The penalty exceeds its budget and the multiplier rises: {advice.format('raise')}"
+    elif penalty < budget / 2 and last > 0:
+        log += f" The penalty is far below its budget and the multiplier falls: {advice.format('lower')}"
+    elif penalty < budget / 2:
+        log += " The multiplier is 0: the constraint does not limit the displacement."
+    if unit != "nats":
+        return (
+            f"trust region: penalty {number(penalty)} at the end, budget {number(budget)} (not in nats), within a "
+            f"factor of 2 of it {log} `fidec audit RUN` measures the KL in nats."
+        )
+    return (
+        f"moved {number(penalty)} nats from the clone (budget {number(budget)}). {follows(penalty)} The penalty was "
+        f"within a factor of 2 of its budget {log} The distance is training's estimate: `fidec audit RUN` measures "
+        f"the KL. `fidec select RUN{'' if playable else ' --env ID'}` plays clone and policy with a few episodes."
+    )

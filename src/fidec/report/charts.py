@@ -1,4 +1,7 @@
-"""Line charts as SVG. Lines differ in colour and in dashes; the page's script adds a cursor, values and zoom."""
+"""Charts: what is drawn, for the page and for figures (`report.figures`), and line charts and histograms as SVG.
+
+Lines differ in colour and in dashes; the page's script adds a cursor, values and zoom.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fidec.report.page.html import Html, data, join, tag
+from fidec.report.html import Html, data, join, tag
 
 WIDTH, HEIGHT = 640, 290
 LEFT, RIGHT, TOP, BOTTOM = 64, 30, 14, 42  # margins around the plot
 COLOURS, DASHES = 7, 4  # in the style sheet: 28 lines differ
+SMALL_WIDTH, SMALL_HEIGHT, SMALL_BOTTOM = 220, 84, 16  # of a histogram
+BINS = 30
 
 
 @dataclass(frozen=True)
@@ -89,19 +94,24 @@ def decimate(line: Line, points: int) -> Line:
     return Line(line.name, [float(each[-1]) for each in groups(line.x)], mean(line.y), *ends)
 
 
+def has_values(line: Line) -> bool:
+    return any(map(math.isfinite, line.y))
+
+
 def draw(chart: Chart, points: int = 400) -> Html:
     """A figure with its caption, legend and an SVG. Nothing if no line has a value."""
     lines = [decimate(_usable(line, chart.log), points) for line in chart.lines]
-    lines = [line for line in lines if any(map(math.isfinite, line.y))]
+    lines = list(filter(has_values, lines))
     if not lines:
         return join()
     x_axis, y_axis = _axes(chart, lines)
-    frame = {"x": LEFT, "y": TOP, "width": WIDTH - LEFT - RIGHT, "height": HEIGHT - TOP - BOTTOM}
+    # Clips when zoomed; 4 more pixels at the sides leave the first and the last dot whole.
+    frame = {"x": LEFT - 4, "y": TOP, "width": WIDTH - LEFT - RIGHT + 8, "height": HEIGHT - TOP - BOTTOM}
     curves = tag("g", *(_curve(index, line, x_axis, y_axis) for index, line in enumerate(lines)), class_="lines")
     svg = tag(
         "svg",
         *_scales(chart, x_axis, y_axis),
-        tag("svg", curves, **frame, viewBox=" ".join(map(str, frame.values())), class_="plot"),  # clips when zoomed
+        tag("svg", curves, **frame, viewBox=" ".join(map(str, frame.values())), class_="plot"),
         tag("path", class_="cursor", d="M0 0"),
         viewBox=f"0 0 {WIDTH} {HEIGHT}",
         class_="chart",
@@ -187,6 +197,8 @@ def _curve(index: int, line: Line, x_axis: Axis, y_axis: Axis) -> Html:
         there = [f"{x_axis(x)} {y_axis(high)}" for x, _, high in ends]
         back = [f"{x_axis(x)} {y_axis(low)}" for x, low, _ in reversed(ends)]
         band = tag("path", class_=f"band c{colour}", d=f"M{'L'.join([*there, *back])}Z") if ends else None
+        if len(ends) == 1:  # an area of no width would not be seen
+            band = tag("path", class_=f"line c{colour}", d=f"M{there[0]}L{back[0]}")
     # Without a line to a neighbour a point would not be seen, and with few points each should be.
     dots = len(line.x) <= 40
     path, pen = [], "M"
@@ -252,3 +264,42 @@ def number(value: float) -> str:
         text = f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
         return text.replace("-", "\u2212")
     return f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e").replace("-", "\u2212")
+
+
+# --- histograms ---------------------------------------------------------------------------------------------------
+
+
+def histogram(name: str, values: np.ndarray) -> Html:
+    """A figure with the counts of values in equal bins, and mean and standard deviation in its caption."""
+    values = values[np.isfinite(values)].astype(np.float64)
+    low, high = float(values.min()), float(values.max())
+    if low == high:
+        return _figure(name, f"always {number(low)}", [1.0], low, high)
+    counts, _ = np.histogram(values, bins=BINS, range=(low, high))
+    words = f"{number(float(values.mean()))} \u00b1 {number(float(values.std()))}"
+    return _figure(name, words, (counts / counts.max()).tolist(), low, high)
+
+
+def _figure(name: str, words: str, heights: Sequence[float], low: float, high: float) -> Html:
+    step, tall = SMALL_WIDTH / len(heights), SMALL_HEIGHT - SMALL_BOTTOM - 2
+    # A count that is not zero is seen, however small it is.
+    tops = [(index * step, max(height * tall, 1.0 if height else 0.0)) for index, height in enumerate(heights)]
+    bars = "".join(
+        f"M{x:.1f} {SMALL_HEIGHT - SMALL_BOTTOM}v{-top:.1f}h{max(step - 1, 1):.1f}v{top:.1f}z"
+        for x, top in tops
+        if top
+    )
+    ends = [
+        tag("text", number(low), x=0, y=SMALL_HEIGHT - 3, class_="tick start"),
+        tag("text", number(high), x=SMALL_WIDTH, y=SMALL_HEIGHT - 3, class_="tick end"),
+    ]
+    svg = tag(
+        "svg",
+        tag("path", class_="bars", d=bars),
+        tag("path", class_="axis", d=f"M0 {SMALL_HEIGHT - SMALL_BOTTOM}H{SMALL_WIDTH}"),
+        *(ends if low != high else ends[:1]),
+        viewBox=f"0 0 {SMALL_WIDTH} {SMALL_HEIGHT}",
+        role="img",
+        aria_label=f"histogram of {name}: {words}, from {number(low)} to {number(high)}",
+    )
+    return tag("figure", tag("figcaption", tag("strong", name), f" {words}"), svg)

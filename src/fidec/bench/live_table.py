@@ -10,7 +10,7 @@ from typing import TextIO
 from rich.live import Live
 from rich.table import Table
 
-from fidec.bench.job import Progress, RunJob
+from fidec.bench.jobs import Job, Progress
 from fidec.console import Output, duration
 
 LINES_EVERY = 60.0  # seconds between the lines of a running job, without a terminal
@@ -21,7 +21,7 @@ class Board:
     """Shows what the scheduler does; `with Board(jobs) as board:`."""
 
     def __init__(
-        self, jobs: Sequence[RunJob], stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+        self, jobs: Sequence[Job], stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ):
         self._output, self._clock = Output(stream, clock), clock
         self._names = {job: f"{number}/{len(jobs)} {job.name}" for number, job in enumerate(jobs, 1)}
@@ -40,20 +40,20 @@ class Board:
         if self._live is not None:
             self._live.stop()
 
-    def name(self, job: RunJob) -> str:
+    def name(self, job: Job) -> str:
         return self._names[job]
 
     def print(self, text: str) -> None:
         self._output.print(text)
 
-    def job_started(self, job: RunJob, how: str, log: Path) -> None:
+    def job_started(self, job: Job, how: str, log: Path) -> None:
         self.print(f"{self.name(job)}: {how}; its output is in {log}")
 
-    def job_ended(self, job: RunJob, state: str, detail: str = "") -> None:
+    def job_ended(self, job: Job, state: str, detail: str = "") -> None:
         self._counts[state] += 1
         self.print(f"{self.name(job)}: {detail or state}")
 
-    def update(self, running: Sequence[RunJob], waiting: int) -> None:
+    def update(self, running: Sequence[Job], waiting: int) -> None:
         now = self._clock()
         if self._live is not None and now - self._read >= READ_EVERY:
             self._read = now
@@ -63,7 +63,7 @@ class Board:
             for job in running:
                 self.print(f"{self.name(job)}: {'  '.join(filter(None, cells(job, job.progress())))}")
 
-    def _table(self, running: Sequence[RunJob], waiting: int) -> Table:
+    def _table(self, running: Sequence[Job], waiting: int) -> Table:
         counts = ", ".join(f"{count} {state}" for state, count in {**self._counts, "waiting": waiting}.items())
         table = Table(caption=f"{counts}; Ctrl-C stops all, the same command continues", caption_justify="left")
         for column in ("job", "step", "speed", "left", "last score"):
@@ -73,7 +73,7 @@ class Board:
         return table
 
 
-def cells(job: RunJob, progress: Progress) -> tuple[str, str, str, str]:
+def cells(job: Job, progress: Progress) -> tuple[str, str, str, str]:
     """Step, speed, time left and last score as text."""
     until = "left" if progress.step >= job.plan.steps or not job.plan.online_steps else "to the online phase"
     before = f"flow first, update {progress.flow}" if progress.flow else "starting"

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fidec.report.page.chart import number
-from fidec.report.page.read import Facts
+from fidec.report.charts import number
+from fidec.report.runs import RunResults
 
 _WIDE = 0.3  # of an interval of the success rate: two policies that differ by less cannot be told apart
 _GROWN = 10.0  # times the critic's usual loss
@@ -21,14 +21,14 @@ class Concern(NamedTuple):
     text: str
 
 
-def concerns(run: Facts) -> list[Concern]:
+def concerns(run: RunResults) -> list[Concern]:
     """All that applies to the run."""
     found = [*_state(run), *_collapse(run), *_critic(run), *_region(run), *_audit(run), *_base(run), *_episodes(run)]
     checked = (run.environment.get("dataset") or {}).get("findings") or []
     return [*found, *(Concern("warning", text) for text in checked if isinstance(text, str))]
 
 
-def _state(run: Facts) -> Iterator[Concern]:
+def _state(run: RunResults) -> Iterator[Concern]:
     if run.state == "done":
         return
     reason = f" ({run.reason})" if run.reason else ""
@@ -38,7 +38,7 @@ def _state(run: Facts) -> Iterator[Concern]:
     )
 
 
-def _collapse(run: Facts) -> Iterator[Concern]:
+def _collapse(run: RunResults) -> Iterator[Concern]:
     """The last evaluation is below the best one by more than the episodes' chance."""
     key, name = run.measure
     rows = [row for row in run.evaluations if row.get(f"evaluation/{key}_low") is not None]
@@ -58,7 +58,7 @@ def _value(row: dict[str, Any], key: str) -> str:
     return f"{number(mean)} [{number(low)}, {number(high)}]"
 
 
-def _critic(run: Facts) -> Iterator[Concern]:
+def _critic(run: RunResults) -> Iterator[Concern]:
     loss = np.array(run.column("training/critic_loss"))
     known = np.array(["training/critic_loss" in row for row in run.train], bool)
     if known.any() and not np.isfinite(loss[known]).all():
@@ -83,7 +83,7 @@ def _critic(run: Facts) -> Iterator[Concern]:
         )
 
 
-def _region(run: Facts) -> Iterator[Concern]:
+def _region(run: RunResults) -> Iterator[Concern]:
     if run.budget is None:
         return
     budget, unit = run.budget
@@ -101,7 +101,7 @@ def _region(run: Facts) -> Iterator[Concern]:
         )
 
 
-def _audit(run: Facts) -> Iterator[Concern]:
+def _audit(run: RunResults) -> Iterator[Concern]:
     if run.audit is None or run.budget is None or run.budget[1] != "nats" or run.audit["kl"]["low"] is None:
         return
     budget, kl = run.budget[0], run.audit["kl"]
@@ -113,7 +113,7 @@ def _audit(run: Facts) -> Iterator[Concern]:
         )
 
 
-def _base(run: Facts) -> Iterator[Concern]:
+def _base(run: RunResults) -> Iterator[Concern]:
     gain = (run.comparison or {}).get("gain")
     if gain and gain["high"] is not None and gain["high"] < 0:
         yield Concern(
@@ -123,7 +123,7 @@ def _base(run: Facts) -> Iterator[Concern]:
         )
 
 
-def _episodes(run: Facts) -> Iterator[Concern]:
+def _episodes(run: RunResults) -> Iterator[Concern]:
     if not run.evaluations:
         if run.config.env_name is None:
             yield Concern("warning", "Nothing was evaluated: the run has no environment.")

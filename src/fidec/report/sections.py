@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from fidec.report.page.chart import Chart, Line, draw, number
-from fidec.report.page.concerns import Concern, concerns
-from fidec.report.page.html import Html, join, pairs, table, tag
-from fidec.report.page.read import Facts, column
+from fidec.report.charts import Chart, Line, draw, number
+from fidec.report.concerns import Concern, concerns
+from fidec.report.html import Html, join, pairs, table, tag
+from fidec.report.runs import RunResults, column
 from fidec.train.provenance import DEFAULT, command_of, options_of
 
 EPISODES = 2_000  # rows of a table; a browser sorts and filters these at once
 
 
-def run_section(run: Facts, number_: int, points: int, page: Path, embed: bool, short: bool = False) -> Html:
+def run_section(run: RunResults, number_: int, points: int, page: Path, embed: bool, short: bool = False) -> Html:
     """Everything about one run. `page` is the file, to which links are relative.
 
     A `short` section has the episodes of the last evaluation, and the options that are not the default.
@@ -30,7 +30,7 @@ def run_section(run: Facts, number_: int, points: int, page: Path, embed: bool, 
         tag("h2", run.name, id=name),
         tag("p", f"{run.directory}", class_="soft"),
         warnings(concerns(run)),
-        tag("div", *(draw(chart, points) for chart in charts(run)), class_="charts"),
+        tag("div", *(draw(chart, points) for chart in run_charts(run)), class_="charts"),
         *_comparison(run),
         *_audit(run),
         *_videos(run, page, embed),
@@ -54,7 +54,7 @@ def warnings(found: Sequence[Concern]) -> Html:
 # --- charts -----------------------------------------------------------------------------------------------------
 
 
-def charts(run: Facts) -> Iterator[Chart]:
+def run_charts(run: RunResults) -> Iterator[Chart]:
     steps = [row["step"] for row in run.train]
     marks = [("online", run.config.steps)] if run.config.online_steps and run.config.steps else []
     x = "step" if run.config.online_steps else "update"
@@ -67,6 +67,11 @@ def charts(run: Facts) -> Iterator[Chart]:
     if any(map(math.isfinite, explored)):
         known = [(s, v) for s, v in zip(steps, explored, strict=True) if math.isfinite(v)]
         lines.append(Line("exploring", [s for s, _ in known], [v for _, v in known]))
+    for kind in ("base", "refined"):
+        summary: dict[str, Any] = (run.comparison or {}).get(kind) or {}
+        if run.comparison and summary.get(of) is not None:
+            ends = [column([summary], f"{of}{end}") for end in ("", "_low", "_high")]
+            lines.append(Line(f"{kind} policy", [run.comparison.get("step", 0)], *ends))
     yield Chart(
         "Evaluation", x, name, lines, limits=(-0.03, 1.03) if of == "success" else None, marks=marks, note=note
     )
@@ -93,7 +98,7 @@ def charts(run: Facts) -> Iterator[Chart]:
 # --- words and tables ---------------------------------------------------------------------------------------------
 
 
-def _facts(run: Facts) -> Iterator[tuple[str, Any]]:
+def _facts(run: RunResults) -> Iterator[tuple[str, Any]]:
     environment = run.environment
     yield "state", f"{run.state}, step {run.step:,} of {run.config.total:,}"
     for kind, name in (("dataset", "data"), ("buffer", "second data set")):
@@ -124,7 +129,7 @@ def _seconds(value: float) -> str:
     return f"{value:.0f} s" if value < 120 else f"{value / 60:.1f} min" if value < 7200 else f"{value / 3600:.1f} h"
 
 
-def _time(run: Facts) -> Iterator[Html]:
+def _time(run: RunResults) -> Iterator[Html]:
     spent = time_spent(run)
     if not spent:
         return
@@ -134,7 +139,7 @@ def _time(run: Facts) -> Iterator[Html]:
     yield table(["part", "time", "share"], rows)
 
 
-def time_spent(run: Facts) -> dict[str, float]:
+def time_spent(run: RunResults) -> dict[str, float]:
     """Seconds by part, from the logs of the clock. What a killed process did after its last row is not in them."""
     spent = {
         "behaviour flow": _training_seconds(run.flow_times) + _sum(run.flow_times, "compile"),
@@ -177,7 +182,7 @@ def _gain(gain: dict[str, Any] | None) -> str:
     return f"{gain['of']} {gain['mean']:+.3g}{ends}"
 
 
-def _comparison(run: Facts) -> Iterator[Html]:
+def _comparison(run: RunResults) -> Iterator[Html]:
     found, ladder = run.comparison, run.ladder
     if not found and not ladder:
         return
@@ -209,13 +214,13 @@ def _comparison(run: Facts) -> Iterator[Html]:
         yield table(["dials", "success", "return", f"paired difference to {ladder['against']}"], rows, caption)
 
 
-def _audit(run: Facts) -> Iterator[Html]:
+def _audit(run: RunResults) -> Iterator[Html]:
     if run.audit:
         yield tag("h3", f"Audit at step {run.audit['step']:,}")
         yield tag("ul", *(tag("li", sentence) for sentence in run.audit["sentences"]))
 
 
-def _videos(run: Facts, page: Path, embed: bool) -> Iterator[Html]:
+def _videos(run: RunResults, page: Path, embed: bool) -> Iterator[Html]:
     if not run.videos:
         return
     yield tag("h3", "Videos")
@@ -233,7 +238,7 @@ def video_source(path: Path, page: Path, embed: bool) -> str:
     return quote(Path(os.path.relpath(path.resolve(), page.resolve().parent)).as_posix())
 
 
-def _episodes(run: Facts, name: str, short: bool) -> Iterator[Html]:
+def _episodes(run: RunResults, name: str, short: bool) -> Iterator[Html]:
     if not run.episodes:
         return
     last = run.episodes[-1]["step"]
@@ -263,7 +268,7 @@ def filtered(id_: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], wo
     )
 
 
-def _options(run: Facts, name: str, short: bool) -> Iterator[Html]:
+def _options(run: RunResults, name: str, short: bool) -> Iterator[Html]:
     options = options_of(run.config)
     changed = [option for option in options if option.source != DEFAULT]
     columns = ["option", "value", "source"]
@@ -282,7 +287,7 @@ def _option(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def _command(run: Facts) -> Iterator[Html]:
+def _command(run: RunResults) -> Iterator[Html]:
     command = command_of(run.config)
     yield tag("h3", "The command that makes it again")
     if command is None:

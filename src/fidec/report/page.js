@@ -1,7 +1,7 @@
 "use strict";
 // Cursor, values and zoom of charts; tables of their numbers; sorting and filtering of tables. No network.
 (() => {
-  const LEFT = 64, RIGHT = 610, TOP = 14, BOTTOM = 248;  // the plot, as chart.py draws it
+  const LEFT = 64, RIGHT = 610, TOP = 14, BOTTOM = 248;  // the plot, as charts.py draws it
   const make = (name, text) => {
     const element = document.createElement(name);
     if (text !== undefined) element.textContent = text;

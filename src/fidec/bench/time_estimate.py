@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fidec import tasks
-from fidec.bench.job import RunJob
-from fidec.bench.suite import Plan
+from fidec.bench.jobs import Job
+from fidec.bench.suites import Plan
 from fidec.errors import RunError
 from fidec.store.rundir import RunDirectory
 
@@ -29,7 +29,7 @@ class Speed(NamedTuple):
         return self.start + self.flow + training + len(plan.evaluations) * self.evaluation
 
 
-def estimate(job: RunJob, done: Sequence[RunJob]) -> Speed | None:
+def estimate(job: Job, done: Sequence[Job]) -> Speed | None:
     """The speed of finished runs of the same variant: on the same task, else in the same category, else on any."""
     alike = [other for other in done if other.variant == job.variant and other.plan == job.plan]
     category = tasks.CATEGORY_OF.get(job.task)
@@ -44,7 +44,7 @@ def estimate(job: RunJob, done: Sequence[RunJob]) -> Speed | None:
     return None
 
 
-def _logged_speed(done: RunJob, job: RunJob) -> tuple[float, float, float, float, float] | None:
+def _logged_speed(done: Job, job: Job) -> tuple[float, float, float, float, float] | None:
     """The seconds of `Speed` in the log of a finished run: medians, and the whole time of its flow.
 
     The time of an evaluation is scaled to the length of the job's episodes. None if the log has no speed of a phase.
