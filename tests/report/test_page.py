@@ -19,6 +19,7 @@ from fidec.report.html import Html, join, table, tag
 from fidec.report.page import report_runs
 from fidec.report.runs import RunResults
 from fidec.report.sections import time_spent
+from fidec.store.rundir import MARKER_CONTENT
 from helpers import some
 from helpers.reports import HOSTILE, STEPS, change_log, write_rich_run
 from helpers.suites import small_jobs, write_run
@@ -129,7 +130,7 @@ def test_several_runs_are_compared_and_unfinished_ones_are_shown(tmp_path, capsy
     going = write_rich_run(tmp_path / "going", seed=2)
     (going / "status.json").write_text(json.dumps({"state": "running", "step": 7_000}))
     (tmp_path / "damaged").mkdir()
-    (tmp_path / "damaged" / "run.json").write_text(json.dumps({"format": "fidec-run", "version": 1}))
+    (tmp_path / "damaged" / "run.json").write_text(json.dumps(MARKER_CONTENT))
     assert main(["report", str(tmp_path), "--title", "Three seeds"]) == 0
     said = capsys.readouterr()
     assert said.out == f"report: {tmp_path / 'report.html'}\n"

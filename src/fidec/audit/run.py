@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,8 @@ from fidec.errors import ConfigError
 from fidec.parts import arrays_of
 from fidec.stats import bootstrap_mean
 from fidec.store import versions
-from fidec.store.rundir import RunDirectory
 from fidec.train.origin import check_data, observations_at
 from fidec.train.policy import Policy
-from fidec.train.stored import read_config
 
 QUANTILES = (5, 25, 50, 75, 95)
 NEIGHBOURS = 32
@@ -81,13 +78,6 @@ def check_transport(policy: Policy) -> None:
             f"this is a policy of {policy.algo}, which has no residual map to audit; "
             "methods with a residual map are fidec and deflow"
         )
-
-
-def candidates_of(directory: Path) -> int:
-    """Among how many actions the policy of this run chooses; 1 for a policy without its run."""
-    if not (directory / "run.json").exists():
-        return 1
-    return read_config(RunDirectory.open(directory, read_only=True)).candidates
 
 
 # --- distances to the data's actions in similar states ------------------------------------------------------------
