@@ -89,8 +89,8 @@ def nested_mean(
     drawn = rng.integers(len(arrays), size=(resamples, len(arrays)))
     means = np.empty(drawn.shape)
     for number, array in enumerate(arrays):
-        own = drawn == number
-        means[own] = array[rng.integers(len(array), size=(own.sum(), len(array)))].mean(1)
+        chosen = drawn == number
+        means[chosen] = array[rng.integers(len(array), size=(chosen.sum(), len(array)))].mean(1)
     low, high = np.quantile(means.mean(1), [(1 - confidence) / 2, (1 + confidence) / 2])
     return Interval(float(low), float(high))
 
@@ -186,9 +186,9 @@ def interquartile_mean(
     def middle(*drawn: np.ndarray, axis: int = -1) -> np.ndarray:
         return stats.trim_mean(np.concatenate(drawn, axis), 0.25, axis)
 
-    found = _stratified(middle, tasks, confidence, resamples, seed)
-    if episodes is None or math.isnan(found.low):
-        return found
+    estimate = _stratified(middle, tasks, confidence, resamples, seed)
+    if episodes is None or math.isnan(estimate.low):
+        return estimate
     rates, counts = np.concatenate(tasks) / 100, np.concatenate(episodes).astype(int)
     cut = int(0.25 * len(rates))
     kept = np.argsort(rates, kind="stable")[cut : len(rates) - cut]
@@ -197,7 +197,9 @@ def interquartile_mean(
         for rate, n in zip(rates[kept], counts[kept], strict=True)
     ]
     chance = _of_mean(list(rates[kept]), ends)
-    return Estimate(found.value, *_hull(Interval(found.low, found.high), Interval(*(100 * end for end in chance))))
+    return Estimate(
+        estimate.value, *_hull(Interval(estimate.low, estimate.high), Interval(*(100 * end for end in chance)))
+    )
 
 
 def probability_of_improvement(

@@ -103,10 +103,10 @@ def nearest_states(dataset: OfflineDataset, rows: np.ndarray, generator: np.rand
         chunk = rows[first : first + CHUNK]
         query = (_vectors(dataset, chunk) - centre) * weight
         distance = squares - 2.0 * query @ observed.T  # without |query|^2, which does not change the order
-        own = np.searchsorted(dataset.episodes[:, 0], chunk, side="right")[:, None] == episode
-        few = (~own).sum(axis=1) < NEIGHBOURS
-        own[few] = pool == chunk[few, None]
-        distance[own] = np.inf
+        left_out = np.searchsorted(dataset.episodes[:, 0], chunk, side="right")[:, None] == episode
+        few = (~left_out).sum(axis=1) < NEIGHBOURS
+        left_out[few] = pool == chunk[few, None]
+        distance[left_out] = np.inf
         m = min(NEIGHBOURS, len(pool) - 1)
         nearest.append(pool[np.argpartition(distance, m - 1, axis=1)[:, :m]])
     return np.concatenate(nearest)

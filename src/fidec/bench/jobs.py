@@ -262,11 +262,11 @@ def jobs(
     for task in suite.choose_tasks(patterns):
         row = tasks.find(task.name, suite.setting) if task.id else None
         for variant in (each for each in variants if each.runs_on(task.name)):
-            own, length = task.options.get(variant.method, {}), steps or variant.run.get("steps", 0)
-            changes = {**own, **variant.options}
+            task_options, length = task.options.get(variant.method, {}), steps or variant.run.get("steps", 0)
+            changes = {**task_options, **variant.options}
             if scale is not None:
                 with naming(f"{suite}: {task.name}"):
-                    known = _known(variant, scale.options, scale.methods.get(variant.method, {}), own)
+                    known = _known(variant, scale.options, scale.methods.get(variant.method, {}), task_options)
                 changes = {**scale.changes(task.name, variant.method, known), **changes}
                 plan = scale.plan(length, online_steps, setting=suite.setting, method=variant.method)
             elif row is not None:

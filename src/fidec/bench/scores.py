@@ -87,11 +87,11 @@ def read_run(job: SuiteJob) -> Run:
 
 def units(jobs: Iterable[SuiteJob], runs: Iterable[Run]) -> dict[str, str]:
     """The unit of each task's scores."""
-    found: dict[str, str] = {}
+    unit_by_task: dict[str, str] = {}
     for run in runs:
-        known = found.setdefault(run.job.task, run.unit)
-        found[run.job.task] = run.unit if run.unit == known else OTHER
-    return {job.task: unit_of(job.suite_task.id) for job in jobs} | found
+        known = unit_by_task.setdefault(run.job.task, run.unit)
+        unit_by_task[run.job.task] = run.unit if run.unit == known else OTHER
+    return {job.task: unit_of(job.suite_task.id) for job in jobs} | unit_by_task
 
 
 def check_same_data(runs: Iterable[Run]) -> None:
@@ -117,24 +117,24 @@ def summarise(jobs: Sequence[SuiteJob], runs: Sequence[Run], baseline: str) -> l
     )
 
     def line(level: str, category: str, task: str, label: str, members: list[str]) -> Line:
-        own, earlier = (_only(each[label], members) for each in (scores, before))
+        after, earlier = (_only(each[label], members) for each in (scores, before))
         unit = unit_of[members[0]] if len({unit_of[name] for name in members}) == 1 else ""
-        found = Line(level, category, task, label, unit)
+        row = Line(level, category, task, label, unit)
         if unit:
-            shared, job = [name for name in members if name in own] or members, variants[label]
-            found = replace(found, paper=_reported(job, category, shared), same_code=_has_same_code(job, shared))
-        if not own:
-            return found
-        both = [name for name in own if name in scores[baseline]] if label != baseline else []
-        ours, theirs = ([list(each[name].values()) for name in both] for each in (own, scores[baseline]))
+            shared, job = [name for name in members if name in after] or members, variants[label]
+            row = replace(row, paper=_reported(job, category, shared), same_code=_has_same_code(job, shared))
+        if not after:
+            return row
+        both = [name for name in after if name in scores[baseline]] if label != baseline else []
+        ours, theirs = ([list(each[name].values()) for name in both] for each in (after, scores[baseline]))
         better = probability_of_improvement(ours, theirs) if both else None
-        found = replace(found, runs=sum(map(len, own.values())), tasks=len(own), better=better)
+        row = replace(row, runs=sum(map(len, after.values())), tasks=len(after), better=better)
         if not unit:
-            return found
-        (mean, std), (first, first_std) = map(_mean_and_std, (own, earlier))
-        counts = [list(episodes[label][name].values()) for name in own]
-        iqm = interquartile_mean([list(each.values()) for each in own.values()], episodes=counts)
-        return replace(found, mean=mean, std=std, before=first, before_std=first_std, iqm=iqm)
+            return row
+        (mean, std), (first, first_std) = map(_mean_and_std, (after, earlier))
+        counts = [list(episodes[label][name].values()) for name in after]
+        iqm = interquartile_mean([list(each.values()) for each in after.values()], episodes=counts)
+        return replace(row, mean=mean, std=std, before=first, before_std=first_std, iqm=iqm)
 
     groups: dict[str, list[str]] = {}
     for task in dict.fromkeys(job.task for job in jobs if job.task in {each.task for each in shown}):
@@ -191,8 +191,8 @@ def _has_same_code(job: SuiteJob, members: list[str]) -> bool:
     changed = variant.options or variant.paper or job.suite_task.options.get(variant.method)
     reported = [variant.reported(task, job.suite.setting) for task in members]
     first = [each if each is None or isinstance(each, Reported) else each[0] for each in reported]
-    own = all(each is not None and each.std is not None for each in first)
-    return own and not changed and variant.preset == algos.get(variant.method).parity
+    measured = all(each is not None and each.std is not None for each in first)
+    return measured and not changed and variant.preset == algos.get(variant.method).parity
 
 
 def _mean_and_std(runs: dict[str, dict[int, float]]) -> tuple[float | None, float | None]:

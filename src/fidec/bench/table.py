@@ -183,12 +183,12 @@ def grids(report: Report) -> list[tuple[str, list[list[str]]]]:
         methods = list(dict.fromkeys(line.method for line in lines))
         rows = [["task", *methods]]
         for task in dict.fromkeys(line.task for line in lines if line.task):
-            own = {line.method: line for line in lines if line.task == task}
-            runs = max(line.runs for line in own.values())
-            notes = {m: f"n={line.runs}" if line.runs < runs else "" for m, line in own.items()}
-            unit = next(iter(own.values())).unit
+            by_method = {line.method: line for line in lines if line.task == task}
+            runs = max(line.runs for line in by_method.values())
+            notes = {m: f"n={line.runs}" if line.runs < runs else "" for m, line in by_method.items()}
+            unit = next(iter(by_method.values())).unit
             name = f"{task} ({unit})" if mixed and unit != SUCCESS else task
-            rows.append([name, *(_score(own[method], notes[method]) for method in methods)])
+            rows.append([name, *(_score(by_method[method], notes[method]) for method in methods)])
         total = {line.method: line for line in lines if not line.task}
         if len(rows) != 2 or any(line.runs for line in total.values()):  # else it would repeat the paper's one number
             rows += _totals([total[method] for method in methods], report.baseline)

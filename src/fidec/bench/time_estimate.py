@@ -58,8 +58,8 @@ def _logged_speed(done: Job, job: Job) -> tuple[float, float, float, float, floa
     rates = [_median(rows, "time/steps_per_second", *span) if count else np.inf for count, span in phases]
     if 0.0 in rates:
         return None
-    own, other = tasks.find(job.task), tasks.find(done.task)
-    longer = own.horizon / other.horizon if own and other else 1.0
+    task, other = tasks.find(job.task), tasks.find(done.task)
+    longer = task.horizon / other.horizon if task and other else 1.0
     return (
         1 / rates[0],
         1 / rates[1],
@@ -81,5 +81,5 @@ def _flow_seconds(directory: RunDirectory) -> float:
 
 def _median(rows: Sequence[dict[str, Any]], name: str, first: int = 0, last: float = np.inf) -> float:
     """Of the values between these steps; 0 if there are none."""
-    found = [row[name] for row in rows if row.get(name) is not None and first <= row["step"] <= last]
-    return float(np.median(found or [0.0]))
+    values = [row[name] for row in rows if row.get(name) is not None and first <= row["step"] <= last]
+    return float(np.median(values or [0.0]))

@@ -72,10 +72,12 @@ def budget_jobs(config: RunConfig, budgets: Sequence[float], out: Path) -> list[
     jobs = []
     for budget in budgets:
         options = replace(config.options, budget=budget)
-        own = replace(config, options=options, flow=flow, flow_updates=0, validation=None)
+        with_budget = replace(config, options=options, flow=flow, flow_updates=0, validation=None)
         place, label = out / f"budget-{budget:g}", f"budget={budget:g}"
         variant = Variant(config.algo, config.preset, suffix=label)
-        jobs.append(make_job(own, ("--config", str(place / OPTIONS)), variant, place / seed_name(config.seed)))
+        jobs.append(
+            make_job(with_budget, ("--config", str(place / OPTIONS)), variant, place / seed_name(config.seed))
+        )
     jobs[0].check_environment()
     if reason := missing(jobs[0]):
         raise DataError(reason)

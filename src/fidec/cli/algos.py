@@ -38,11 +38,11 @@ class AlgosArgs:
 def main(argv: list[str]) -> int:
     args = parse(AlgosArgs, argv, "fidec algos")
     if args.name is not None:
-        found = describe(args.name)
+        description = describe(args.name)
         if args.json:
-            print_json(found)
+            print_json(description)
         else:
-            _print(found, shutil.get_terminal_size().columns)
+            _print(description, shutil.get_terminal_size().columns)
         return 0
     methods = dict(sorted(METHODS.entries()))
     if args.json:
@@ -81,10 +81,10 @@ def meanings(config: type, *parts: type) -> dict[str, str]:
 
     `parts` are classes whose fields it also has.
     """
-    found: dict[str, str] = {}
+    docstrings: dict[str, str] = {}
     for cls in (each for kind in (*parts, config) for each in reversed(kind.__mro__)):
-        found |= _docstrings_under_fields(cls)
-    return {field.name: found.get(field.name, "") for field in dataclasses.fields(config)}
+        docstrings |= _docstrings_under_fields(cls)
+    return {field.name: docstrings.get(field.name, "") for field in dataclasses.fields(config)}
 
 
 def _docstrings_under_fields(cls: type) -> dict[str, str]:
@@ -92,12 +92,12 @@ def _docstrings_under_fields(cls: type) -> dict[str, str]:
         definition = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
     except (OSError, TypeError, SyntaxError):  # built in, or made where no source is kept
         return {}
-    found = {}
+    docstrings = {}
     for field, after in pairwise(definition.body if isinstance(definition, ast.ClassDef) else ()):
         match field, after:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                found[name] = " ".join(text.split())
-    return found
+                docstrings[name] = " ".join(text.split())
+    return docstrings
 
 
 def _modules(method: algos.Method) -> list[str]:
@@ -114,36 +114,40 @@ def _docstring(module: str) -> str:
     return inspect.cleandoc(getattr(sys.modules.get(module), "__doc__", None) or "")
 
 
-def _print(found: dict[str, Any], width: int) -> None:
-    _print_prose(f"{found['name']}: {found['summary']}", width)
-    if found["docstring"]:
+def _print(description: dict[str, Any], width: int) -> None:
+    _print_prose(f"{description['name']}: {description['summary']}", width)
+    if description["docstring"]:
         print()
-        _print_prose(found["docstring"], width)
-    for module, text in found["builds_on"].items():
+        _print_prose(description["docstring"], width)
+    for module, text in description["builds_on"].items():
         print(f"\nBuilt on {module}:\n")
         _print_prose(text, width)
-    options = found["options"]
+    options = description["options"]
     rows = [
         (option, *(_cell(fields.get(option, "-")) for fields in options.values()), meaning)
-        for option, meaning in found["meanings"].items()
+        for option, meaning in description["meanings"].items()
     ]
     print()
     _print_wrapped(("option", *options, "meaning"), rows, width)
     print()
-    _print_wrapped(("logged", "meaning"), (found["logs"] | found["common_logs"] | found["logs"]).items(), width)
+    logs, common_logs = description["logs"], description["common_logs"]
+    _print_wrapped(("logged", "meaning"), (logs | common_logs | logs).items(), width)
     print()
-    for preset, fields in found["runs"].items():
+    for preset, fields in description["runs"].items():
         set_up = " ".join(f"--{name.replace('_', '-')} {_cell(value)}" for name, value in fields.items())
         _print_prose(f"The preset {preset} sets up a run with {set_up}, and has no options by task.", width)
-    _print_prose(_online(found), width)
-    print(f"\n$ {found['command']}")
+    _print_prose(_online(description), width)
+    print(f"\n$ {description['command']}")
 
 
-def _online(found: dict[str, Any]) -> str:
-    if found["offline_only"]:
-        return f"{found['name']} is not trained online: {found['offline_only']}."
-    own = " ".join(f"--online.{option.replace('_', '-')} {_cell(value)}" for option, value in found["online"].items())
-    return f"Trained online with {own} unless told otherwise." if own else "Trained online with the common settings."
+def _online(description: dict[str, Any]) -> str:
+    if description["offline_only"]:
+        return f"{description['name']} is not trained online: {description['offline_only']}."
+    online = description["online"].items()
+    words = " ".join(f"--online.{option.replace('_', '-')} {_cell(value)}" for option, value in online)
+    return (
+        f"Trained online with {words} unless told otherwise." if words else "Trained online with the common settings."
+    )
 
 
 def _print_prose(text: str, width: int) -> None:

@@ -193,17 +193,7 @@ def _make(args: MakeArgs) -> int:
         rendering=args.rendering,
     )
     if args.json:
-        print_json(
-            {
-                "name": made.name,
-                "paths": {split: str(path) for split, path in made.paths.items()},
-                "rows": made.rows,
-                "episodes": made.episodes,
-                "sha256": made.sha256,
-                "seconds": made.seconds,
-                "reused": made.reused,
-            }
-        )
+        print_json(asdict(made))
         return 0
     for split, path in made.paths.items():
         print(f"{path}: {made.rows[split]} rows, {made.episodes[split]} episodes ({split})")

@@ -120,8 +120,8 @@ def _rendering() -> str:
     ended = run("-c", _RENDER, environ=environ, timeout=60)
     if ended is None:
         return f"hangs ({backend})"
-    code, said = ended
+    code, output = ended
     if code == 0:
         return f"works ({backend})"
-    reason = (said.strip().splitlines() or ["no message"])[-1]
+    reason = (output.strip().splitlines() or ["no message"])[-1]
     return f"no headless OpenGL ({backend}): {reason}. Debian's libegl1 and libgl1-mesa-dri provide it."

@@ -91,12 +91,12 @@ def _parse_known(
     args: type[Args], argv: list[str], program: str, switches: Any, **keywords: Any
 ) -> tuple[Args, list[str]]:
     """tyro's result and the words that it does not know. Its message about wrong arguments becomes one line."""
-    said = io.StringIO()
+    errors = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(errors):
             return tyro.cli(args, args=argv, prog=program, config=(switches,), return_unknown_args=True, **keywords)
     except SystemExit:
-        message = message_of(said.getvalue())
+        message = message_of(errors.getvalue())
         raise ConfigError(f"{message} `{program} --help` explains the arguments.") from None
 
 
@@ -119,7 +119,7 @@ def subcommands(program: str, commands: Mapping[str, Command], argv: list[str]) 
 
 def options_of(config: Any, prefix: str = "--") -> dict[str, Any]:
     """The options that tyro makes of a dataclass, each with its type: --steps, --online.envs."""
-    found = {}
+    options = {}
     for name, hint in get_type_hints(config, include_extras=True).items():
         hint, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
         if tyro.conf.Positional in marks:
@@ -129,10 +129,10 @@ def options_of(config: Any, prefix: str = "--") -> dict[str, Any]:
             option = prefix + (getattr(mark, "name", None) or name) if hasattr(mark, "aliases") else option
             aliases += getattr(mark, "aliases", None) or ()
         if dataclasses.is_dataclass(hint):
-            found |= options_of(hint, f"{option}.")
+            options |= options_of(hint, f"{option}.")
         else:
-            found |= {word.replace("_", "-"): hint for word in (option, *aliases)}
-    return found
+            options |= {word.replace("_", "-"): hint for word in (option, *aliases)}
+    return options
 
 
 def spell_out(argv: list[str], known: Mapping[str, Any], missing: Callable[[str], ConfigError]) -> Iterator[str]:
@@ -180,8 +180,8 @@ def message_of(text: str) -> str:
     is_rule = lambda line: not line.strip("─-╰╯ ")  # noqa: E731
     message = takewhile(lambda line: not is_rule(line), dropwhile(is_rule, lines[1:]))
     line = " ".join(" ".join(message).split())
-    if found := re.match(r"invalid choice '(.*)' for argument '(.*)'\. Expected one of \((.*)\)", line):
-        value, option, choices = found.groups()
+    if choice := re.match(r"invalid choice '(.*)' for argument '(.*)'\. Expected one of \((.*)\)", line):
+        value, option, choices = choice.groups()
         known = {each.strip("'") for each in choices.split(", ")} - {"None"}
         return f"{unknown(option, value, known)}."
     for python, plain in _REPLACED.items():

@@ -108,8 +108,8 @@ def _interval_of(runs: Sequence[RunResults]) -> Interval:
     if len(runs) == 1 and (name := _OF_EPISODES.get(runs[0].of)):
         ends = [runs[0].scored[-1].get(f"evaluation/{name[0]}_{end}") for end in ("low", "high")]
         return Interval(*(math.nan if end is None else name[1] * end for end in ends))  # Wilson's for success
-    found = success_rate if runs[0].of == SUCCESS else nested_mean
-    return _scaled(found([_values(run) for run in runs]), runs[0])
+    interval_of = success_rate if runs[0].of == SUCCESS else nested_mean
+    return _scaled(interval_of([_values(run) for run in runs]), runs[0])
 
 
 def _against(shared: Sequence[tuple[RunResults, RunResults]]) -> dict[str, Any]:
@@ -121,10 +121,10 @@ def _against(shared: Sequence[tuple[RunResults, RunResults]]) -> dict[str, Any]:
         return {}
     run, count = shared[0][0], sum(map(len, pairs))
     mean = _factor(run) * float(np.mean([values.mean() for values in pairs]))
-    found = success_difference if run.of == SUCCESS else nested_mean
+    interval_of = success_difference if run.of == SUCCESS else nested_mean
     seeds = f"{len(pairs)} seed{'s' if len(pairs) > 1 else ''}"
     text = f"{count} episodes, {seeds}" if run.of in _OF_EPISODES else seeds
-    return {"against": Difference(mean, *_scaled(found(pairs), run), count), "pairs": text}
+    return {"against": Difference(mean, *_scaled(interval_of(pairs), run), count), "pairs": text}
 
 
 def _starts(run: RunResults) -> list[tuple[int, int]]:
@@ -158,8 +158,10 @@ def title(comparison: Comparison) -> str:
     run = comparison.example
     data = f"data {run.data['name']} ({run.data['transitions']:,} transitions, SHA-256 {run.data['sha256'][:12]})"
     second = f", second data set with SHA-256 {run.buffer[:12]}" if run.buffer else ""
-    own = {name: value for name, value in run.protocol().items() if value is not None and name != "eval_episodes"}
-    how = "".join(f", {name} {value}" for name, value in own.items() if value != getattr(RunConfig(), name))
+    protocol = {
+        name: value for name, value in run.protocol().items() if value is not None and name != "eval_episodes"
+    }
+    how = "".join(f", {name} {value}" for name, value in protocol.items() if value != getattr(RunConfig(), name))
     return f"{run.config.env_name}, {data}{second}, {run.config.eval_episodes} episodes an evaluation{how}"
 
 

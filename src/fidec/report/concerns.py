@@ -23,9 +23,12 @@ class Concern(NamedTuple):
 
 def concerns(run: RunResults) -> list[Concern]:
     """All that applies to the run."""
-    found = [*_state(run), *_collapse(run), *_critic(run), *_region(run), *_audit(run), *_base(run), *_episodes(run)]
-    checked = (run.environment.get("dataset") or {}).get("findings") or []
-    return [*found, *(Concern("warning", text) for text in checked if isinstance(text, str))]
+    checks = (_state, _collapse, _critic, _region, _audit, _base, _episodes)
+    of_data = (run.environment.get("dataset") or {}).get("findings") or []
+    return [
+        *(concern for check in checks for concern in check(run)),
+        *(Concern("warning", text) for text in of_data if isinstance(text, str)),
+    ]
 
 
 def _state(run: RunResults) -> Iterator[Concern]:

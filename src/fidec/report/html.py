@@ -64,8 +64,8 @@ def table(header: Sequence[Content], rows: Iterable[Sequence[Content]], caption:
     head = tag("tr", *(tag("th", cell, scope="col") for cell in header))
     body = [tag("tr", tag("th", row[0], scope="row"), *(tag("td", cell) for cell in row[1:])) for row in rows]
     text = None if caption is None else tag("caption", caption)
-    whole = tag("table", text, tag("thead", head), tag("tbody", *body), **how)
-    return tag("div", whole, class_="wide", tabindex="0", role="region", aria_label=_label(caption, header))
+    element = tag("table", text, tag("thead", head), tag("tbody", *body), **how)
+    return tag("div", element, class_="wide", tabindex="0", role="region", aria_label=_label(caption, header))
 
 
 def pairs(rows: Iterable[tuple[Content, Content]]) -> Html:

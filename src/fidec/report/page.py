@@ -101,9 +101,9 @@ def _overview(runs: Sequence[RunResults]) -> Html:
         last = run.evaluations[-1] if run.evaluations else {}
         score = interval({key.removeprefix("evaluation/"): value for key, value in last.items()}, of)
         spent = sum(time_spent(run).values())
-        found = concerns(run)
-        bad = sum(each.severity == "bad" for each in found)
-        words = f"{bad} problems, {len(found) - bad} notes" if found else "none"
+        listed = concerns(run)
+        bad = sum(each.severity == "bad" for each in listed)
+        words = f"{bad} problems, {len(listed) - bad} notes" if listed else "none"
         link = tag("a", run.method, href=f"#run{index}") if index < SECTIONS else run.method
         minutes = f"{spent / 60:.1f}"
         place = "/".join(run.directory.parts[-2:])  # tells variants of a method apart
@@ -115,11 +115,11 @@ def _overview(runs: Sequence[RunResults]) -> Html:
 def _comparisons(runs: Sequence[RunResults], points: int) -> Html:
     """Finished runs by task and method, with the curves of each task."""
     try:
-        found = compare.compare_runs(runs)
+        compared = compare.compare_runs(runs)
     except RunError:  # none is finished and evaluated
         return join()
     parts = []
-    for each in found.comparisons:
+    for each in compared.comparisons:
         if len(each.entries) < 2 and len(each.entries[0].runs) < 2:
             continue
         header, *rows = compare.table(each)
@@ -135,7 +135,7 @@ def _comparisons(runs: Sequence[RunResults], points: int) -> Html:
         ]
     if not parts:
         return join()
-    return tag("section", tag("h2", "Comparison"), *parts, tag("p", compare.note(found), class_="soft"))
+    return tag("section", tag("h2", "Comparison"), *parts, tag("p", compare.note(compared), class_="soft"))
 
 
 def _without_section(runs: Sequence[RunResults]) -> Html:

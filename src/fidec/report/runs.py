@@ -221,15 +221,15 @@ class RunResults:
 
 def find_runs(paths: Iterable[str | Path]) -> tuple[list[Path], dict[Path, str]]:
     """The run directories among the paths and below them, each once; and the paths that hold none, and why."""
-    found: dict[Path, Path] = {}
+    directories: dict[Path, Path] = {}
     none = {}
     for path in map(Path, paths):
         below = runs_below(path, levels=10)
         for each in below:
-            found.setdefault(each.resolve(), each)
+            directories.setdefault(each.resolve(), each)
         if not below:
             none[path] = "holds no run" if path.is_dir() else "there is no such directory"
-    return list(found.values()), none
+    return list(directories.values()), none
 
 
 def column(rows: Rows, name: str) -> list[float]:

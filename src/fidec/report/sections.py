@@ -45,9 +45,9 @@ def run_section(run: RunResults, number_: int, points: int, page: Path, embed: b
     )
 
 
-def warnings(found: Sequence[Concern]) -> Html:
+def warnings(listed: Sequence[Concern]) -> Html:
     words = {"bad": "Problem: ", "warning": "Note: "}
-    items = [tag("li", tag("strong", words[each.severity]), each.text, class_=each.severity) for each in found]
+    items = [tag("li", tag("strong", words[each.severity]), each.text, class_=each.severity) for each in listed]
     return tag("ul", *items, class_="warnings") if items else join()
 
 
@@ -77,9 +77,9 @@ def run_charts(run: RunResults) -> Iterator[Chart]:
     )
 
     def logged(title: str, label: str, names: dict[str, str], **how: Any) -> Chart:
-        found = {text: run.column(f"training/{key}") for key, text in names.items()}
-        own = [Line(t, steps, v) for t, v in found.items() if any(map(math.isfinite, v))]
-        return Chart(title, x, label, own, marks=marks, **how)
+        columns = {text: run.column(f"training/{key}") for key, text in names.items()}
+        drawn = [Line(t, steps, v) for t, v in columns.items() if any(map(math.isfinite, v))]
+        return Chart(title, x, label, drawn, marks=marks, **how)
 
     if run.budget is not None:
         budget, unit = run.budget
@@ -183,22 +183,22 @@ def _gain(gain: dict[str, Any] | None) -> str:
 
 
 def _comparison(run: RunResults) -> Iterator[Html]:
-    found, ladder = run.comparison, run.ladder
-    if not found and not ladder:
+    comparison, ladder = run.comparison, run.ladder
+    if not comparison and not ladder:
         return
     yield tag("h3", "Base policy and refined policy")
-    if found and "base" in found and "refined" in found:
+    if comparison and "base" in comparison and "refined" in comparison:
         rows = [
             [
                 kind,
-                interval(found[kind], "success"),
-                interval(found[kind], "return"),
-                found[kind].get("n", "-"),
+                interval(comparison[kind], "success"),
+                interval(comparison[kind], "return"),
+                comparison[kind].get("n", "-"),
                 gain,
             ]
-            for kind, gain in (("base", ""), ("refined", _gain(found.get("gain"))))
+            for kind, gain in (("base", ""), ("refined", _gain(comparison.get("gain"))))
         ]
-        caption = f"Step {found.get('step', 0):,}, the same episodes and noise. Brackets are 95 % intervals."
+        caption = f"Step {comparison.get('step', 0):,}, the same episodes and noise. Brackets are 95 % intervals."
         yield table(["policy", "success", "return", "episodes", "paired difference"], rows, caption)
     if ladder:
         rows = [
@@ -247,8 +247,8 @@ def _episodes(run: RunResults, name: str, short: bool) -> Iterator[Html]:
     rows = [[_cell(row.get(column)) for column in columns] for row in shown]
     left_out = f" The last {len(shown):,} of {len(run.episodes):,}." if len(shown) < len(run.episodes) else ""
     yield tag("h3", "Episodes")
-    whole = filtered(f"{name}-episodes", columns, rows, "filter episodes, for example: ok 1000")
-    yield tag("details", tag("summary", f"{len(shown):,} episodes.{left_out}"), whole)
+    all_rows = filtered(f"{name}-episodes", columns, rows, "filter episodes, for example: ok 1000")
+    yield tag("details", tag("summary", f"{len(shown):,} episodes.{left_out}"), all_rows)
 
 
 def _cell(value: Any) -> str:
@@ -279,8 +279,8 @@ def _options(run: RunResults, name: str, short: bool) -> Iterator[Html]:
     yield tag("h3", "Options")
     yield table(columns, rows(changed), "Those that are not the default", class_="words")
     if not short:
-        whole = filtered(f"{name}-options", columns, rows(options), "filter options", "words")
-        yield tag("details", tag("summary", f"all {len(options)} options"), whole)
+        all_rows = filtered(f"{name}-options", columns, rows(options), "filter options", "words")
+        yield tag("details", tag("summary", f"all {len(options)} options"), all_rows)
 
 
 def _option(value: Any) -> str:

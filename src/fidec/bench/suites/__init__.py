@@ -91,8 +91,8 @@ class SuiteTask:
     @property
     def id(self) -> str | None:
         """The benchmark's id; None for a user's own data and environment."""
-        own = self.env is not None or (self.data is not None and tasks.family_of(self.name) is None)
-        return None if own else self.name
+        users = self.env is not None or (self.data is not None and tasks.family_of(self.name) is None)
+        return None if users else self.name
 
 
 @dataclass(frozen=True)
@@ -259,9 +259,9 @@ class Suite:
 
     def _named(self, word: str) -> tuple[Variant, ...]:
         method, _, preset = word.partition(":")
-        own = tuple(variant for variant in self.variants if variant.method == method)
-        exact = tuple(variant for variant in own if variant.preset == (preset or "recommended"))
-        return exact or (() if preset else own) or (Variant(method, preset or "recommended"),)
+        of_method = tuple(variant for variant in self.variants if variant.method == method)
+        exact = tuple(variant for variant in of_method if variant.preset == (preset or "recommended"))
+        return exact or (() if preset else of_method) or (Variant(method, preset or "recommended"),)
 
 
 # --- reading suites -----------------------------------------------------------------------------------------------
@@ -310,8 +310,8 @@ class _Reader(TableReader):
         scale = self.build(Scale, table["scale"], "scale") if "scale" in table else None
         if scale is not None:
             scale = dataclasses.replace(scale, name=self.path.stem)
-        elif own := [task.name for task in chosen if tasks.find(task.name, setting) is None]:
-            raise self.error("scale", None, f"a table: there is no published protocol for {own[0]}")
+        elif unpublished := [task.name for task in chosen if tasks.find(task.name, setting) is None]:
+            raise self.error("scale", None, f"a table: there is no published protocol for {unpublished[0]}")
         return Suite(
             self.path.stem,
             self.value(str, table.get("summary", ""), "summary"),
