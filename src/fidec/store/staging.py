@@ -22,9 +22,8 @@ import platformdirs
 
 from fidec.errors import RunError
 from fidec.store import files, lock
-from fidec.store.mirror import Mirror
 from fidec.store.remote import Store, Unreachable, as_url
-from fidec.store.snapshots import Snapshot, numbers, pull, snapshots
+from fidec.store.remote_run import Mirror, Snapshot, numbers, pull, snapshots
 
 ORIGIN = "origin.json"
 TOKENS = 4  # of the last processes

@@ -20,7 +20,7 @@ from fidec import tasks
 from fidec.data.source import source_from
 from fidec.errors import ConfigError
 from fidec.register import Register
-from fidec.store.tables import TableReader, read_table
+from fidec.store.schema import TableReader, read_table
 from fidec.tasks import Task
 from fidec.tasks.ablation import REPORTED
 from fidec.tasks.protocol import ONLINE_ONLY
