@@ -29,9 +29,8 @@ from fidec.cli.parsing import parse, split_args
 from fidec.cli.select import SelectArgs
 from fidec.cli.train import read_args
 from fidec.cli.tune import TuneArgs
-from fidec.envs.evaluate import summarise
+from fidec.envs.evaluation import Episode, summarise
 from fidec.envs.factory import EnvFactory
-from fidec.envs.pool import Episode
 from fidec.errors import ConfigError
 from fidec.store import rundir
 from fidec.train import evaluation

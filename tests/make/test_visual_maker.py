@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import fidec
-from fidec.envs.make import gl_environ
+from fidec.envs.factory import gl_environ
 
 # In a process of its own: MuJoCo looks for OpenGL once, when it is first imported.
 SCRIPT = """
 import sys
 from dataclasses import replace
 import numpy as np
-from fidec.envs.fast_render import install
+from fidec.envs.render import install
 from fidec.make.recipes import RECIPES
 from fidec.make.worker import open_world
 from fidec.make.world import open_env, seed_generators

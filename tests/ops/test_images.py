@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from fidec.envs.frames import FrameStack, stacked
+from fidec.envs.wrappers import FrameStack, stacked
 from fidec.ops import images
 
 ROWS, HEIGHT, WIDTH, CHANNELS = 12, 9, 7, 2
@@ -158,5 +158,5 @@ VECTOR = gymnasium.spaces.Box(0, 255, (HEIGHT * WIDTH * CHANNELS,), np.uint8)
 
 
 def test_environment_processes_stay_free_of_jax():
-    code = "import sys, fidec.envs.frames; assert 'jax' not in sys.modules"
+    code = "import sys, fidec.envs.wrappers; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

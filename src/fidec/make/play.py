@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fidec.envs.fast_render import install
+from fidec.envs.render import install
 from fidec.errors import EnvError
 from fidec.make.recipes import Recipe
 from fidec.make.world import Rows, Snapshot, open_env, seed_generators

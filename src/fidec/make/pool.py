@@ -20,7 +20,7 @@ OpenPool = Callable[[], AbstractContextManager[Pool]]
 
 def _environment(images: bool) -> dict[str, str]:
     """OpenGL without a display for images, else no OpenGL."""
-    from fidec.envs.make import gl_environ  # here, because it imports gymnasium
+    from fidec.envs.factory import gl_environ  # here, because it imports gymnasium
 
     return gl_environ() if images else {"MUJOCO_GL": "disable"}
 

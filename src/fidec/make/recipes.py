@@ -27,7 +27,7 @@ class Recipe:
     episode_rows: int
     noise: float
     noise_smoothing: float = 0.0
-    rendering: str | None = None  # of images: "exact" (as OGBench renders) or "fast" (fidec.envs.fast_render)
+    rendering: str | None = None  # of images: "exact" (as OGBench renders) or "fast" (fidec.envs.render)
     expert: bool = False  # whether the ant's expert walks
 
     @property

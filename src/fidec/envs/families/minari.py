@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import gymnasium
 
 from fidec.data.sources.minari import minari_folder, read_metadata
-from fidec.envs.adroit import import_robotics
-from fidec.envs.family import EnvFamily, EnvOptions, TaskInfo
+from fidec.envs.families import EnvFamily, EnvOptions, TaskInfo
+from fidec.envs.families.d4rl import import_robotics
 from fidec.errors import EnvError
 
 _ROBOTICS = {

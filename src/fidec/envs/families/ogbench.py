@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from fidec.envs.family import EnvFamily, EnvOptions, TaskInfo
+from fidec.envs.families import EnvFamily, EnvOptions, TaskInfo
 from fidec.extras import require
 from fidec.quiet import global_numpy_seed
 
@@ -64,7 +64,7 @@ def make(info: TaskInfo, options: EnvOptions) -> gymnasium.Env:
         disable_env_checker=True,
     )
     if info.visual and options.rendering == "fast":
-        from fidec.envs.fast_render import install
+        from fidec.envs.render import install
 
         install(env)
     return _SeededReset(env)
