@@ -20,8 +20,8 @@ from dataclasses import replace
 import numpy as np
 from fidec.envs.render import install
 from fidec.make.recipes import RECIPES
-from fidec.make.worker import open_world
-from fidec.make.world import open_env, seed_generators
+from fidec.make.worlds import open_world
+from fidec.make.worlds import open_env, seed_generators
 
 name, rows, out = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 world = open_world(replace(RECIPES[f"visual-{name}-play-v0"], episode_rows=2))

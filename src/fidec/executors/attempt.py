@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fidec.executors.executor import LOST, Work
+from fidec.executors import LOST, Work
 from fidec.launch import launch
 
 PAUSE = 0.05  # seconds between two looks at the process
