@@ -15,8 +15,7 @@ from fidec.audit.measure import ABSOLUTE, RELATIVE, Measurement, integrate, log_
 from fidec.audit.run import NEIGHBOURS, nearest_states, neighbour_distances, state_kl, summarise
 from fidec.audit.text import sentences, trust_region_summary
 from fidec.data import dataset_from_arrays
-from fidec.geometry.exact import gaussian_kl
-from fidec.geometry.landscapes import get
+from fidec.geometry.landscapes import gaussian_kl, get
 from fidec.ops import flow
 
 SIGMA = (0.3, 0.5)

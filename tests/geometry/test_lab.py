@@ -13,9 +13,8 @@ import pytest
 from fidec.algos.constraints import Model, Move
 from fidec.algos.constraints.renoised import Renoised
 from fidec.geometry import calibration, lab
-from fidec.geometry.exact import gaussian_kl, grid
 from fidec.geometry.experiment import Result
-from fidec.geometry.landscapes import Landscape, get
+from fidec.geometry.landscapes import Landscape, gaussian_kl, get, grid
 from fidec.geometry.methods import CONSTRAINTS
 from fidec.ops import fisher
 from fidec.store.schema import check

@@ -11,7 +11,7 @@ import pytest
 
 from fidec.errors import ConfigError
 from fidec.geometry import theorems
-from fidec.geometry.exact import Mixture, axis_aligned, gaussian_kl, grid
+from fidec.geometry.landscapes import Mixture, axis_aligned, gaussian_kl, grid
 from fidec.geometry.theorems import bias, gap, kl, precision
 from fidec.geometry.theorems.result import formatted, slope
 from fidec.ops import fisher, flow

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fidec.geometry.exact import Mixture, axis_aligned, gaussian_kl, grid
+from fidec.geometry.landscapes import Mixture, axis_aligned, gaussian_kl, grid
 from fidec.ops import fisher
 from fidec.ops.jacobian import value_and_jacobian
 from helpers.algorithms import fast_jit

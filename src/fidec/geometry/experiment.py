@@ -1,7 +1,8 @@
 """The comparison on the landscapes, with every method, budget and seed: results, figures and a table.
 
-The flows of a landscape are fitted once and stored. Each method is then one job (`fidec.geometry.job`) in a process
-with one thread: the networks are small, and on few cores this is twice as fast as one process with many threads.
+The flows of a landscape are fitted once and stored. Each method is then one job (`fidec.geometry.methods`) in a
+process with one thread: the networks are small, and on few cores this is twice as fast as one process with many
+threads.
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ import numpy as np
 
 from fidec import launch
 from fidec.errors import ConfigError, RunError
-from fidec.geometry import figures, frontier, lab, landscapes
-from fidec.geometry.job import FLOWS, SETTINGS
-from fidec.geometry.methods import METHODS
+from fidec.geometry import figures, lab, landscapes
+from fidec.geometry.methods import FLOWS, METHODS, SETTINGS
 from fidec.register import unknown
 from fidec.store import files
 
@@ -77,7 +77,7 @@ def run(
     one_thread = {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false"}
     for jobs in (fits, trainings):
         processes = launch.run_jobs(
-            "fidec.geometry.job", str(out), jobs, workers or len(launch.usable_cores()), environ=one_thread
+            "fidec.geometry.methods", str(out), jobs, workers or len(launch.usable_cores()), environ=one_thread
         )
         try:
             for job in processes:
@@ -131,7 +131,7 @@ def summarise(out: Path) -> dict[str, Any]:
         samples["data"] = np.asarray(data[:1500])
         figures.draw_samples(landscape, samples, captions, out / f"{name}-samples.png")
         figures.draw_frontier(landscape, rows, level, out / f"{name}-frontier.png")
-        at = {f"{kl:g}": frontier.frontier_at(rows, kl) for kl in KL}
+        at = {f"{kl:g}": lab.frontier_at(rows, kl) for kl in KL}
         summary[name] = {"title": landscape.title, "data": level, "at": at}
     files.write_json(out / "summary.json", summary)
     files.atomic_write(out / "summary.md", markdown(summary))

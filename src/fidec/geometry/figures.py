@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, PercentFormatter
 
 from fidec import plots
-from fidec.geometry.frontier import FLOOR, Row
+from fidec.geometry.lab import FLOOR, Row
 from fidec.geometry.landscapes import OFF_SUPPORT, Landscape
 
 SHADES = LinearSegmentedColormap.from_list("muted", plots.SAND)

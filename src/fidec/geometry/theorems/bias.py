@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.axes import Axes
 
-from fidec.geometry.exact import Mixture, axis_aligned
+from fidec.geometry.landscapes import Mixture, axis_aligned
 from fidec.geometry.theorems.kl import MIXTURE
 from fidec.geometry.theorems.result import Result, slope
 from fidec.ops import flow
