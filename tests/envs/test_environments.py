@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from fidec import tasks
-from fidec.envs.factory import find_task, gl_environ, make
+from fidec.envs.factory import find_task, make
 from fidec.envs.families.d4rl import RULES
 from fidec.envs.processes import EnvProcess, pickled, wait_ready
+from fidec.envs.render import gl_environ
 
 OFFLINE = {task.id: task for task in tasks.TASKS if task.setting == "offline"}
 VISUAL = "visual-cube-single-play-singletask-task1-v0"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fidec
-from fidec.envs.factory import gl_environ
+from fidec.envs.render import gl_environ
 
 # In a process of its own: MuJoCo looks for OpenGL once, when it is first imported.
 SCRIPT = """

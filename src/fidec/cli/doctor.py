@@ -113,7 +113,7 @@ def _simulator() -> str:
 
 
 def _rendering() -> str:
-    from fidec.envs.factory import gl_environ
+    from fidec.envs.render import gl_environ
 
     environ = gl_environ()
     backend = environ.get("MUJOCO_GL") or os.environ.get("MUJOCO_GL") or "default"

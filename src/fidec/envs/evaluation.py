@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -39,16 +39,8 @@ class Episode:
 
     def row(self) -> dict[str, Any]:
         """The episode as a JSON object."""
-        return {
-            "episode": self.index,
-            "seed": self.seed,
-            "lane": self.lane,
-            "status": self.status,
-            "return": self.return_,
-            "length": self.length,
-            "success": self.success,
-            "detail": self.detail,
-        }
+        names = {"index": "episode", "return_": "return"}
+        return {names.get(name, name): value for name, value in asdict(self).items()}
 
 
 def episode_seed(seed: int, index: int, fresh: int | None = None) -> int:
@@ -151,17 +143,8 @@ class EnvPool(EnvProcesses):
 
         def end(lane: int, status: Status, success: float | None = None, detail: str | None = None) -> Episode:
             free.append(lane)
-            index = int(ids[lane])
-            return Episode(
-                index=index,
-                seed=episode_seed(seed, index, fresh),
-                lane=lane,
-                status=status,
-                return_=float(returns[lane]),
-                length=int(steps[lane]),
-                success=success,
-                detail=detail,
-            )
+            index, played = int(ids[lane]), (float(returns[lane]), int(steps[lane]))
+            return Episode(index, episode_seed(seed, index, fresh), lane, status, *played, success, detail)
 
         while True:
             if ready:

@@ -17,11 +17,15 @@ from typing import Any, Literal
 import gymnasium
 
 from fidec.envs.families import FAMILIES, EnvOptions, TaskInfo, success_or_return, takes_render_mode
+from fidec.envs.render import gl_environ
 from fidec.envs.wrappers import Bounds, controlled, stacked
 from fidec.errors import ConfigError, EnvError, FidecError
 from fidec.quiet import quiet
 from fidec.register import unknown
 from fidec.types import Spec
+
+MakeEnv = Callable[..., gymnasium.Env]
+_FUNCTION = "function "  # no Gymnasium id has a blank
 
 
 def find_task(task: str, declaration: str = "") -> TaskInfo:
@@ -40,7 +44,8 @@ def find_task(task: str, declaration: str = "") -> TaskInfo:
         if info is not None:
             return replace(info, family=family_name)
     known, missing = known_tasks()
-    advice = [*missing, f"Expected an id such as {', '.join(_examples())}.", "`fidec tasks --all` lists the tasks."]
+    examples = ", ".join(family.example for _, family in FAMILIES.entries() if family.example)
+    advice = [*missing, f"Expected an id such as {examples}.", "`fidec tasks --all` lists the tasks."]
     if task in gymnasium.registry:
         advice.insert(0, f"Gymnasium has such an environment: name it with --env {task}.")
     raise unknown("task", task, [info.id for info in known], " ".join(advice))
@@ -55,10 +60,6 @@ def known_tasks() -> tuple[list[TaskInfo], list[str]]:
         except ConfigError as error:
             missing.append(f"{error}.")
     return known, missing
-
-
-def _examples() -> list[str]:
-    return [family.example for _, family in FAMILIES.entries() if family.example]
 
 
 def make(
@@ -97,18 +98,6 @@ def make_env(info: TaskInfo, options: EnvOptions = EnvOptions()) -> gymnasium.En
                 "libgl1-mesa-dri, or set MUJOCO_GL=osmesa"
             )
         raise EnvError(reason) from error
-
-
-def gl_environ() -> dict[str, str]:
-    """The environment variables that let MuJoCo draw: EGL if there is no display and nothing else was chosen."""
-    display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    if not sys.platform.startswith("linux") or display or os.environ.get("MUJOCO_GL"):
-        return {}
-    return {"MUJOCO_GL": "egl", "PYOPENGL_PLATFORM": "egl"}
-
-
-MakeEnv = Callable[..., gymnasium.Env]
-_FUNCTION = "function "  # no Gymnasium id has a blank
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class EnvProcess:
         self._process = _CONTEXT.Process(
             target=worker.main, args=(far_end, os.getpid(), payload, own), name="fidec-env"
         )
-        with _START_LOCK, _signals_blocked(), _main_module_hidden(), _safe_path():
+        with _starting():
             self._process.start()
         far_end.close()  # so that the pipe ends when the process does
         # Ready when the process has ended. A process that the environment started may hold the pipe open beyond that,
@@ -239,44 +239,27 @@ def _open_pidfd(pid: int | None) -> int | None:
 
 
 @contextlib.contextmanager
-def _signals_blocked() -> Iterator[None]:
-    """Block Ctrl-C while a process starts. It inherits the mask, until it ignores the signals itself."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, old)
+def _starting() -> Iterator[None]:
+    """What a spawned process inherits from this one at its start.
 
-
-@contextlib.contextmanager
-def _safe_path() -> Iterator[None]:
-    """Keep a spawned process from importing a `types.py` of the working directory instead of Python's own module.
-
-    It imports modules before it gets this process's `sys.path`, in which the working directory may be.
+    Ctrl-C is blocked: it inherits the mask, until it ignores the signals itself. The caller's script is hidden, which
+    it would import again: without a `__main__` guard the script would train again in each process. PYTHONSAFEPATH
+    keeps it from importing a `types.py` of the working directory instead of Python's own module: it imports modules
+    before it gets this process's `sys.path`, in which the working directory may be.
     """
-    old = os.environ.get(worker.SAFE_PATH)
-    os.environ[worker.SAFE_PATH] = "1"
-    try:
-        yield
-    finally:
-        worker.set_environ({worker.SAFE_PATH: old})
-
-
-@contextlib.contextmanager
-def _main_module_hidden() -> Iterator[None]:
-    """Keep a spawned process from importing the caller's script again.
-
-    Otherwise a script without a `__main__` guard would train again in each process.
-    """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+    signals = {signal.SIGINT, signal.SIGTERM} if hasattr(signal, "pthread_sigmask") else set()
+    with _START_LOCK:
+        main, safe_path = sys.modules["__main__"], os.environ.get(worker.SAFE_PATH)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signals) if signals else set()
+        try:
+            sys.modules["__main__"] = types.ModuleType("__main__")
+            os.environ[worker.SAFE_PATH] = "1"
+            yield
+        finally:
+            worker.set_environ({worker.SAFE_PATH: safe_path})
+            sys.modules["__main__"] = main
+            if signals:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 class EnvProcesses:

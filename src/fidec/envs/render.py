@@ -13,6 +13,8 @@ time, and fewer than one pixel in a hundred looks different.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -22,6 +24,14 @@ import numpy as np
 _FAST_CELL, _FAST_SHADOW_MAP = 0.005, 512  # of pixel observations; the cell of a grid in metres
 _VIDEO_CELL, _VIDEO_SHADOW_MAP = 0.004, 1024  # of videos; the cell by the scene's extent
 _MESH_ARRAYS = ("mesh_face", "mesh_facenum", "mesh_facenormal", "mesh_facetexcoord")
+
+
+def gl_environ() -> dict[str, str]:
+    """The environment variables that let MuJoCo draw: EGL if there is no display and nothing else was chosen."""
+    display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if not sys.platform.startswith("linux") or display or os.environ.get("MUJOCO_GL"):
+        return {}
+    return {"MUJOCO_GL": "egl", "PYOPENGL_PLATFORM": "egl"}
 
 
 def install(env: Any) -> Any:

@@ -121,16 +121,6 @@ def grid(mixture: Mixture, spacing: float, sds: float = 9.0) -> tuple[Float[Arra
     return points[kept], weights[kept]
 
 
-def gaussian_kl(
-    mean: np.ndarray, covariance: np.ndarray, base_mean: np.ndarray, base_covariance: np.ndarray
-) -> float:
-    """KL(N(m, S) || N(m_0, S_0)) = 1/2 [tr(S_0^-1 S) - d + (m - m_0)^T S_0^-1 (m - m_0) - log det(S_0^-1 S)]."""
-    ratio = np.linalg.solve(base_covariance, covariance)
-    difference = mean - base_mean
-    square = difference @ np.linalg.solve(base_covariance, difference)
-    return float(0.5 * (np.trace(ratio) - len(mean) + square - np.linalg.slogdet(ratio)[1]))
-
-
 # --- the landscapes ---------------------------------------------------------------------------------------------
 
 
@@ -218,48 +208,14 @@ def _arc(radius: float, first: float, last: float, centre: tuple[float, float] =
     return np.asarray(centre) + radius * np.stack([np.cos(angle), np.sin(angle)], -1)
 
 
-def _wave() -> np.ndarray:
-    x = np.linspace(-0.8, 0.8, 2001)
-    return np.stack([x, 0.35 * np.sin(np.pi * x / 0.8)], -1)
-
-
-def _bimodal(a: jax.Array) -> jax.Array:
-    """sigmoid(y / 0.2), along the long axes, and 0.2 bump((0, 0.3), 0.3), in the gap between the modes."""
-    return jax.nn.sigmoid(a[..., 1] / 0.2) + 0.2 * _bump(a, (0.0, 0.3), 0.3)
-
-
-def _thin(a: jax.Array) -> jax.Array:
-    """bump((0.25, 0.4), 0.4): the peak is 0.23 inside the ring, the best point on the ring has 0.85 of it."""
-    return _bump(a, (0.25, 0.4), 0.4)
-
-
-def _saddle(a: jax.Array) -> jax.Array:
-    """0.9 bump((-0.1, 0.6), 0.4) + 0.7 bump((0.45, -0.4), 0.45): a saddle between the modes, off their middle."""
-    return 0.9 * _bump(a, (-0.1, 0.6), 0.4) + 0.7 * _bump(a, (0.45, -0.4), 0.45)
-
-
-def _hotspot(a: jax.Array) -> jax.Array:
-    """0.5 sigmoid(x / 0.3), along the support, and bump((0.4, -0.25), 0.25), the hotspot off the support."""
-    return 0.5 * jax.nn.sigmoid(a[..., 0] / 0.3) + _bump(a, (0.4, -0.25), 0.25)
-
-
-def _lobes(a: jax.Array) -> jax.Array:
-    """0.9 - 0.7 bump(0, 0.4), the basin, - 0.5 ridge((0.35, -0.4), 50 deg, 0.5 x 0.15), the valley off centre."""
-    return 0.9 - 0.7 * _bump(a, (0.0, 0.0), 0.4) - 0.5 * _ridge(a, (0.35, -0.4), 50.0, 0.5, 0.15)
-
-
-def _crescent(a: jax.Array) -> jax.Array:
-    """Three peaks and a slope: 0.8 bump((0.3, 0.7), 0.27) and 0.6 bump((0.25, -0.65), 0.25) beside the horns,
-    0.7 bump((0, 0), 0.25) in the hollow, 0.2 sigmoid(x / 0.3)."""
-    horns = 0.8 * _bump(a, (0.3, 0.7), 0.27) + 0.6 * _bump(a, (0.25, -0.65), 0.25)
-    return horns + 0.7 * _bump(a, (0.0, 0.0), 0.25) + 0.2 * jax.nn.sigmoid(a[..., 0] / 0.3)
-
-
 # The lobes are at 45 degrees to the radii of their circle: the radius is neither their long nor their short axis.
 _PINWHEEL = [
     (0.6 * np.cos(np.radians(t)), 0.6 * np.sin(np.radians(t)), t + 45.0, 0.11, 0.05, weight)
     for t, weight in zip(90.0 + 72.0 * np.arange(5), (0.2, 0.25, 0.15, 0.15, 0.25), strict=True)
 ]
+
+_X = np.linspace(-0.8, 0.8, 2001)
+_WAVE = np.stack([_X, 0.35 * np.sin(np.pi * _X / 0.8)], -1)
 
 LANDSCAPES: dict[str, Landscape] = {
     landscape.name: landscape
@@ -269,35 +225,40 @@ LANDSCAPES: dict[str, Landscape] = {
             title="Two modes",
             **_blobs([(-0.45, 0.0, 90.0, 0.20, 0.08, 0.5), (0.45, 0.0, 90.0, 0.20, 0.08, 0.5)]),
             mode_names=("left", "right"),
-            value=_bimodal,
+            # Along the long axes, and in the gap between the modes.
+            value=lambda a: jax.nn.sigmoid(a[..., 1] / 0.2) + 0.2 * _bump(a, (0.0, 0.3), 0.3),
         ),
         Landscape(
             name="thin",
             title="Thin manifold",
             **_chain(_arc(0.7, -20.0, 200.0), lambda s: np.full_like(s, 0.03), k=44, parts=3),
             mode_names=("right", "top", "left"),
-            value=_thin,
+            # The peak is 0.23 inside the ring. The best point on the ring has 0.85 of it.
+            value=lambda a: _bump(a, (0.25, 0.4), 0.4),
         ),
         Landscape(
             name="saddle",
             title="Unequal modes, off-centre saddle",
             **_blobs([(-0.45, -0.15, 105.0, 0.20, 0.09, 0.65), (0.45, 0.3, -40.0, 0.15, 0.06, 0.35)]),
             mode_names=("large", "small"),
-            value=_saddle,
+            # A saddle between the modes, off their middle.
+            value=lambda a: 0.9 * _bump(a, (-0.1, 0.6), 0.4) + 0.7 * _bump(a, (0.45, -0.4), 0.45),
         ),
         Landscape(
             name="hotspot",
             title="Curved support, detached hotspot",
-            **_chain(_wave(), lambda s: np.full_like(s, 0.045), k=32, parts=3),
+            **_chain(_WAVE, lambda s: np.full_like(s, 0.045), k=32, parts=3),
             mode_names=("left", "middle", "right"),
-            value=_hotspot,
+            # Along the support, and the hotspot off the support.
+            value=lambda a: 0.5 * jax.nn.sigmoid(a[..., 0] / 0.3) + _bump(a, (0.4, -0.25), 0.25),
         ),
         Landscape(
             name="lobes",
             title="Lobes around a basin, eccentric valley",
             **_blobs(_PINWHEEL),
             mode_names=("top", "upper left", "lower left", "lower right", "upper right"),
-            value=_lobes,
+            # The basin, and the valley off centre.
+            value=lambda a: 0.9 - 0.7 * _bump(a, (0.0, 0.0), 0.4) - 0.5 * _ridge(a, (0.35, -0.4), 50.0, 0.5, 0.15),
         ),
         Landscape(
             name="crescent",
@@ -305,7 +266,12 @@ LANDSCAPES: dict[str, Landscape] = {
             # The sd falls from 0.09 in the middle to 0.03 at the horns.
             **_chain(_arc(0.62, 70.0, 290.0), lambda s: 0.03 + 0.06 * np.sin(np.pi * s) ** 2, k=32, parts=3),
             mode_names=("upper horn", "middle", "lower horn"),
-            value=_crescent,
+            # Three peaks, two beside the horns and one in the hollow, and a slope.
+            value=lambda a: (
+                (0.8 * _bump(a, (0.3, 0.7), 0.27) + 0.6 * _bump(a, (0.25, -0.65), 0.25))
+                + 0.7 * _bump(a, (0.0, 0.0), 0.25)
+                + 0.2 * jax.nn.sigmoid(a[..., 0] / 0.3)
+            ),
         ),
     )
 }

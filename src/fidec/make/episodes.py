@@ -20,6 +20,7 @@ import numpy as np
 
 from fidec import launch
 from fidec.data.npz import write_npz
+from fidec.envs.render import gl_environ
 from fidec.errors import ConfigError, DataError, EnvError, RunError
 from fidec.executors import Handle, Pool, Work
 from fidec.make.expert import Expert
@@ -115,13 +116,6 @@ GROUP = 8  # episodes of an executor's job
 ERRORS = (RunError.exit_code, ConfigError.exit_code)
 
 
-def _environment(images: bool) -> dict[str, str]:
-    """OpenGL without a display for images, else no OpenGL."""
-    from fidec.envs.factory import gl_environ  # here, because it imports gymnasium
-
-    return gl_environ() if images else {"MUJOCO_GL": "disable"}
-
-
 def run_jobs(
     recipe: Recipe,
     seed: int,
@@ -138,7 +132,7 @@ def run_jobs(
     """
     setup = {"recipe": asdict(recipe), "seed": seed, "directory": str(directory.absolute())}
     setup["expert"] = expert and {"directory": str(expert.directory), "sha256": expert.sha256}
-    environ = _environment(images=recipe.rendering is not None)
+    environ = {"MUJOCO_GL": "disable"} if recipe.rendering is None else gl_environ()
     try:
         if open_pool is not None:
             if jobs:
@@ -176,7 +170,11 @@ def run_groups(
                 for slot in range(pool.slots or len(groups)):
                     if slot not in running and waiting:
                         number = waiting.popleft()
-                        running[slot] = number, _submit(pool, slot, setup, groups[number], directory, number)
+                        listed, log = directory / f"group-{number}.json", directory / f"group-{number}.log"
+                        write_json(listed, {"setup": setup, "jobs": groups[number]})
+                        with log.open("ab") as file:
+                            work = Work(("-m", "fidec.make.worker", str(listed)), (), (), log)
+                            running[slot] = number, pool.submit(slot, work, [file])
             yield None
             time.sleep(wake)
             for slot, (number, handle) in list(running.items()):
@@ -188,7 +186,7 @@ def run_groups(
                     yield from groups[number]
                 elif code in ERRORS or losses[number] >= pool.retries:
                     text = f"the process of its group ended with code {code}"
-                    raise launch.JobError(groups[number][0], text, True, _log(directory, number))
+                    raise launch.JobError(groups[number][0], text, True, directory / f"group-{number}.log")
                 else:
                     losses[number] += 1
                     waiting.appendleft(number)
@@ -197,16 +195,3 @@ def run_groups(
             handle.terminate()
         for _, handle in running.values():
             handle.wait()
-
-
-def _submit(
-    pool: Pool, slot: int, setup: dict[str, Any], group: Sequence[Job], directory: Path, number: int
-) -> Handle:
-    listed, log = directory / f"group-{number}.json", _log(directory, number)
-    write_json(listed, {"setup": setup, "jobs": group})
-    with log.open("ab") as file:
-        return pool.submit(slot, Work(("-m", "fidec.make.worker", str(listed)), (), (), log), [file])
-
-
-def _log(directory: Path, number: int) -> Path:
-    return directory / f"group-{number}.log"

@@ -37,15 +37,12 @@ def make_listed(path: Path) -> None:
     listed = read_json(path)
     setup = listed["setup"]
     os.environ.update(setup["environ"])  # before MuJoCo is imported
-    missing = [(split, index) for split, index in listed["jobs"] if not _exists(setup, split, index)]
+    directory, recipe = Path(setup["directory"]), Recipe(**setup["recipe"])
+    missing = [job for job in listed["jobs"] if read_shard(shard_path(directory, *job), recipe) is None]
     if missing:
         make = start(setup)
         for job in missing:
             make(job)
-
-
-def _exists(setup: dict[str, Any], split: str, index: int) -> bool:
-    return read_shard(shard_path(Path(setup["directory"]), split, index), Recipe(**setup["recipe"])) is not None
 
 
 def main(argv: list[str]) -> None:
