@@ -14,7 +14,7 @@ from fidec.envs.factory import factory_of, find_task, make
 from fidec.envs.families import d4rl
 from fidec.envs.families.d4rl import MAPS, cell_xy, find_cell
 from fidec.errors import ConfigError
-from fidec.quiet import quiet
+from fidec.extras import quiet
 
 NOOP = np.zeros(8, np.float32)
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from fidec.errors import ConfigError, DataError
+from fidec.extras import global_numpy_seed
 from fidec.make import make_dataset
 from fidec.make.expert import (
     FLIPPED_STEPS,
@@ -25,7 +26,6 @@ from fidec.make.expert import (
     turned,
 )
 from fidec.make.expert_training import Track, Trainer, Training, _learner, train_expert
-from fidec.quiet import global_numpy_seed
 from fidec.store.files import sha256_file
 from helpers import some
 

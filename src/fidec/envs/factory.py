@@ -20,7 +20,7 @@ from fidec.envs.families import FAMILIES, EnvOptions, TaskInfo, success_or_retur
 from fidec.envs.render import gl_environ
 from fidec.envs.wrappers import Bounds, controlled, stacked
 from fidec.errors import ConfigError, EnvError, FidecError
-from fidec.quiet import quiet
+from fidec.extras import quiet
 from fidec.register import unknown
 from fidec.types import Spec
 

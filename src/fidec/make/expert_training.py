@@ -24,12 +24,11 @@ from fidec.algos import rlpd
 from fidec.console import Progress
 from fidec.data import replay
 from fidec.errors import DataError
-from fidec.extras import require
+from fidec.extras import global_numpy_seed, quiet, require
 from fidec.make.episodes import locked
 from fidec.make.expert import RECORD, Expert, Layers, Policy, flipped, layers_of, load_expert, save_expert, turned
 from fidec.make.recipes import RECIPES, versions
 from fidec.make.worlds import NavigateWorld
-from fidec.quiet import global_numpy_seed, quiet
 from fidec.store.checkpoint import Checkpoints
 from fidec.store.files import remove, to_builtin
 from fidec.train.loop import Keys, keys_of

@@ -16,10 +16,9 @@ import numpy as np
 
 from fidec.envs.render import install
 from fidec.errors import EnvError
-from fidec.extras import require
+from fidec.extras import quiet, require
 from fidec.make.expert import Policy
 from fidec.make.recipes import Recipe
-from fidec.quiet import quiet
 
 SPLITS = ("train", "val")
 
