@@ -140,7 +140,7 @@ def test_restore_equals_the_uninterrupted_continuation(lanes, rounds, request):
 
 
 def test_stacked_images_are_compared_by_their_newest_frame():
-    with Lanes(partial(stacked, Film, 3), 1) as lanes:
+    with Lanes(lambda: stacked(Film(), 3), 1) as lanes:
         lanes.begin(SEED)
         before = explore(lanes, 4)
         position, seen = lanes.position, lanes.observations

@@ -18,7 +18,7 @@ import gymnasium
 
 from fidec.envs.families import FAMILIES, EnvOptions, TaskInfo, success_or_return, takes_render_mode
 from fidec.envs.render import gl_environ
-from fidec.envs.wrappers import Bounds, controlled, stacked
+from fidec.envs.wrappers import Bounds, make_for_policy
 from fidec.errors import ConfigError, EnvError, FidecError
 from fidec.extras import quiet
 from fidec.register import unknown
@@ -124,9 +124,7 @@ class EnvFactory:
         make = partial(self.make, render_mode)
         if spec is None:
             return make
-        bounds = spec.bounds, self.action_bounds or spec.bounds
-        late = partial(controlled, make, self.name, *bounds, self.scale_actions, spec.delay)
-        return partial(stacked, late, spec.frame_stack, spec.history, tuple(part.name for part in spec.parts))
+        return partial(make_for_policy, make, self.name, spec, self.action_bounds or spec.bounds, self.scale_actions)
 
 
 def factory_of(

@@ -13,17 +13,10 @@ from gymnasium.spaces import Box, Dict, Space
 from fidec.data.delay import PENDING, Pending, with_pending
 from fidec.errors import ConfigError
 from fidec.parts import Frames, is_image, map_parts
+from fidec.types import Spec
 
 Bounds = tuple[Any, Any]  # the lowest and the highest action of each dimension
 TOLERANCE = 1e-5  # by the width of the bounds or by their size: bounds are often rounded to 32 bits
-
-
-class LimitActions(gymnasium.Wrapper):
-    """The same environment with another action space, inside its own."""
-
-    def __init__(self, env: gymnasium.Env, low: np.ndarray, high: np.ndarray):
-        super().__init__(env)
-        self.action_space = Box(low, high)
 
 
 def fitted(env: gymnasium.Env, name: str, policy: Bounds, data: Bounds, scale: bool) -> gymnasium.Env:
@@ -46,7 +39,9 @@ def fitted(env: gymnasium.Env, name: str, policy: Bounds, data: Bounds, scale: b
             raise _other_bounds(name, own, whole, int(np.argmax(far.any(0))))
     if np.allclose(wanted, [space.low, space.high]):
         return env
-    return LimitActions(env, *np.clip(wanted, *own).astype(np.float32))
+    limited = gymnasium.Wrapper(env)
+    limited.action_space = Box(*np.clip(wanted, *own).astype(np.float32))
+    return limited
 
 
 def _other_bounds(name: str, own: np.ndarray, data: np.ndarray, dimension: int) -> ConfigError:
@@ -59,12 +54,13 @@ def _other_bounds(name: str, own: np.ndarray, data: np.ndarray, dimension: int) 
     )
 
 
-def controlled(
-    make_env: Callable[[], gymnasium.Env], name: str, policy: Bounds, data: Bounds, scale: bool, delay: int
+def make_for_policy(
+    make_env: Callable[[], gymnasium.Env], name: str, spec: Spec, data: Bounds, scale: bool
 ) -> gymnasium.Env:
-    """Make an environment with the action bounds and the delay of a policy."""
-    env = fitted(make_env(), name, policy, data, scale)
-    return Delay(env, delay) if delay else env
+    """Make an environment with the action bounds, the delay and the observations of a policy."""
+    env = fitted(make_env(), name, spec.bounds, data, scale)
+    env = Delay(env, spec.delay) if spec.delay else env
+    return stacked(env, spec.frame_stack, spec.history, tuple(part.name for part in spec.parts))
 
 
 class Delay(gymnasium.Wrapper):
@@ -150,11 +146,8 @@ def _repeated(space: Space, count: int) -> Space:
     return Box(low, high, dtype=space.dtype.type)
 
 
-def stacked(
-    make_env: Callable[[], gymnasium.Env], count: int = 1, history: int = 1, parts: Sequence[str] = ()
-) -> gymnasium.Env:
-    """Make an environment with the observations of a policy. One that has them already is returned as it is."""
-    env = make_env()
+def stacked(env: gymnasium.Env, count: int = 1, history: int = 1, parts: Sequence[str] = ()) -> gymnasium.Env:
+    """The environment with the observations of a policy. One that has them already is returned as it is."""
     space = env.observation_space
     if isinstance(space, Dict):
         return FrameStack(env, count, history, parts)

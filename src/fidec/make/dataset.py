@@ -94,7 +94,9 @@ def make_dataset(
     require("ogbench", "ogbench", f"making {recipe.name}")
     try:
         if recipe.expert and walker is None:
-            walker = _train_expert(directory, progress)
+            from fidec.make.expert_training import train_expert  # imports JAX
+
+            walker = train_expert(expert_directory(directory), progress=progress)
         wanted = settings(recipe, seed, walker.sha256 if walker else None)
         with locked(partial):
             open_partial(partial, wanted | {"versions": versions()}, overwrite=overwrite)
@@ -107,15 +109,6 @@ def make_dataset(
             "permissions and free space, then run the same command again: finished episodes are kept."
         ) from error
     return _made(directory, record, time.monotonic() - start, reused=False)
-
-
-def _train_expert(directory: Path, progress: bool) -> Expert:
-    from fidec.make.expert_training import train_expert  # imports JAX
-
-    path = expert_directory(directory)
-    if progress:
-        print(f"training the ant's expert in {path}; if stopped, the same command continues it", file=sys.stderr)
-    return train_expert(path, progress=progress)
 
 
 def _check_arguments(**arguments: tuple[int, int]) -> None:

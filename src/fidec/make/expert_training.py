@@ -7,6 +7,7 @@ was interrupted continues exactly as if it had not been.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -33,6 +34,9 @@ from fidec.store.checkpoint import Checkpoints
 from fidec.store.files import remove, to_builtin
 from fidec.train.loop import Keys, keys_of
 from fidec.types import Batch, PRNGKey, Spec
+
+CHECKPOINT_SECONDS = 300.0
+_RECENT = 20  # episodes that the displayed return is a mean of
 
 
 class Track:
@@ -72,10 +76,6 @@ class Track:
         self._mujoco.mj_step1(self._body.model, self._body.data)
 
 
-CHECKPOINT_SECONDS = 300.0
-_RECENT = 20  # episodes that the displayed return is a mean of
-
-
 @dataclass(frozen=True)
 class Training:
     """How the expert is trained. `steps` counts environment steps.
@@ -112,6 +112,9 @@ def train_expert(
     with locked(directory):
         if (directory / RECORD).exists():  # another process was faster
             return load_expert(directory)
+        if progress:
+            text = f"training the ant's expert in {directory}; if stopped, the same command continues it"
+            print(text, file=sys.stderr)
         compilation.enable()
         trainer = Trainer(training, directory)
         with Progress(training.steps, trainer.steps, name="the ant's expert", enabled=progress) as bar:

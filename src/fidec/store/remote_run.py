@@ -25,6 +25,7 @@ from fidec.store import files
 from fidec.store.remote import Store, StoreError
 
 OBJECTS, MANIFESTS = "objects", "manifests"
+KEPT = 2  # manifests, with their objects
 LARGEST_MANIFEST = 16 * 2**20  # bytes
 _NAME = re.compile(r"([0-9]{8,18})\.json")
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -203,19 +204,9 @@ def manifest_key(number: int) -> str:
 
 def names_in(directory: Path) -> set[str]:
     """The files of a directory that are mirrored. Links are not followed."""
-    found = (path.relative_to(directory).as_posix() for path in _regular_files(directory))
-    return {name for name in found if is_mirrored(name)}
-
-
-def _regular_files(directory: Path) -> Iterator[Path]:
-    for parent, _, names in os.walk(directory):
-        for name in names:
-            path = Path(parent) / name
-            if path.is_file() and not path.is_symlink():
-                yield path
-
-
-KEPT = 2  # manifests, with their objects
+    paths = (Path(parent) / name for parent, _, names in os.walk(directory) for name in names)
+    regular = (path.relative_to(directory).as_posix() for path in paths if path.is_file() and not path.is_symlink())
+    return set(filter(is_mirrored, regular))
 
 
 class TakenOver(StoreError):

@@ -188,7 +188,8 @@ class RunDirectory:
         check_links(path)
         held = lock.hold(path / LOCK)
         if held.taken_over:
-            _replace_logs(path)
+            for log in path.glob("*.jsonl"):  # a process that was taken for dead then writes into the old file
+                files.atomic_write(log, log.read_bytes())
         with contextlib.suppress(OSError):
             _give_back(path)
             restore_directory(path / "policy")
@@ -413,12 +414,6 @@ def _give_back(path: Path) -> None:
         for entry in list(moving.iterdir()):
             os.rename(entry, path / entry.name)
         moving.rmdir()
-
-
-def _replace_logs(path: Path) -> None:
-    """Replace each log by a copy. A process that was taken for dead and has it open then writes into the old file."""
-    for log in path.glob("*.jsonl"):
-        files.atomic_write(log, log.read_bytes())
 
 
 def _leftovers(path: Path) -> list[Path]:

@@ -5,7 +5,7 @@ The rows of the paper's tables are 73 tasks in the offline setting and 14 in the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,40 +49,30 @@ class Task:
         return self.family.options(method, preset, self.setting)
 
 
-def _task(family: Family, name: str, setting: str, alias_of: str | None = None) -> Task:
-    if setting == "offline":
-        paper: Mapping[str, Any] = table()[name, "offline"]
-    else:
-        before, after = table()[name, "before"], table()[name, "after"]
-        paper = {method: (before[method], after[method]) for method in before}
-    space = family.space
-    return Task(
-        id=name,
-        benchmark=family.benchmark,
-        setting=setting,
-        category=family.category,
-        alias_of=alias_of,
-        observation_shape=space.observation_shape,
-        action_dim=space.action_dim,
-        horizon=space.horizon,
-        data_transitions=space.transitions,
-        reward_shift=family.reward_shift,
-        paper=paper,
-        family=family,
-    )
-
-
-def _rows() -> tuple[Task, ...]:
+def _rows() -> Iterator[Task]:
     """The rows in the order of the paper's table, which is the order of paper.csv."""
-    rows = []
-    for name, phase in table():
-        family = _family_of(name)
+    for (name, phase), numbers in table().items():
+        family, paper, alias = _family_of(name), numbers, None
         if family is None or phase not in ("offline", "before"):
             continue
-        online = phase == "before"
-        alias = _numbered(name, family) if online and family.benchmark == "ogbench" else None
-        rows.append(_task(family, name, "online" if online else "offline", alias))
-    return tuple(rows)
+        if phase == "before":
+            after = table()[name, "after"]
+            paper = {method: (before, after[method]) for method, before in numbers.items()}
+            alias = _numbered(name, family) if family.benchmark == "ogbench" else None
+        yield Task(
+            id=name,
+            benchmark=family.benchmark,
+            setting="online" if phase == "before" else "offline",
+            category=family.category,
+            alias_of=alias,
+            observation_shape=family.observation_shape,
+            action_dim=family.action_dim,
+            horizon=family.horizon,
+            data_transitions=family.transitions,
+            reward_shift=family.reward_shift,
+            paper=paper,
+            family=family,
+        )
 
 
 def _family_of(name: str) -> Family | None:
@@ -130,7 +120,7 @@ def source_of(name: str) -> str | None:
     return f"{family.benchmark if family else 'ogbench'}:{name}"
 
 
-TASKS: tuple[Task, ...] = _rows()
+TASKS: tuple[Task, ...] = tuple(_rows())
 CATEGORY_OF: dict[str, str] = {task.id: task.category for task in TASKS}
 CATEGORIES: dict[str, tuple[int, dict[str, Reported]]] = {
     name: (sum(task.category == name and task.setting == "offline" for task in TASKS), numbers)

@@ -73,15 +73,6 @@ class Row(NamedTuple):
         return {} if value is None else {name: value}
 
 
-class Space(NamedTuple):
-    """Shapes and lengths of the environment and its data."""
-
-    observation_shape: tuple[int, ...]
-    action_dim: int
-    horizon: int
-    transitions: int | None  # None: published copies of the data differ
-
-
 Options = Mapping[str, Mapping[str, Published]]  # method -> option -> value
 
 
@@ -106,7 +97,10 @@ class Family:
     name: str
     benchmark: str  # ogbench or d4rl
     category: str
-    space: Space
+    observation_shape: tuple[int, ...]
+    action_dim: int
+    horizon: int
+    transitions: int | None  # of the data; None: published copies differ
     row: Row
     discount: float
     q_aggregate: str
@@ -298,12 +292,14 @@ def _family(row: dict[str, str]) -> Family:
         category, options = "D4RL antmaze", _antmaze_options(name)
     else:
         category, options = "D4RL adroit", _adroit_options(name)
-    shape = tuple(map(int, row["observations"].split()))
     return Family(
         name=name,
         benchmark="ogbench" if ogbench else "d4rl",
         category=category,
-        space=Space(shape, int(row["actions"]), int(row["horizon"]), _cell(row["transitions"])),
+        observation_shape=tuple(map(int, row["observations"].split())),
+        action_dim=int(row["actions"]),
+        horizon=int(row["horizon"]),
+        transitions=_cell(row["transitions"]),
         row=Row(*(_cell(row[column]) for column in Row._fields)),
         discount=float(row["discount"]),
         q_aggregate=row["q_aggregate"],
