@@ -196,7 +196,7 @@ def _hung(timeout: float) -> Reply:
 def wait_ready(
     processes: Sequence[EnvProcess], name: str, timeout: float, stop: Connection | None = None
 ) -> list[str | None]:
-    """Wait until the environments are made. Of each None, or the reason why it is not, which may pass.
+    """Wait until the environments are made. For each: None if it is ready, else why not (perhaps temporarily).
 
     A start that takes long is reported on stderr. An EnvError if the environment can never be used. For `stop` see
     `receive`.
@@ -219,9 +219,9 @@ def wait_ready(
     return reasons
 
 
-def end_all(processes: Sequence[EnvProcess], grace: float = 2.0) -> None:
-    """End processes together, so that they share one time of grace."""
-    deadline = time.monotonic() + grace
+def end_all(processes: Sequence[EnvProcess]) -> None:
+    """End processes together, so that they share two seconds in which they may end themselves."""
+    deadline = time.monotonic() + 2.0
     for process in processes:
         process.close_pipe()
     for process in processes:

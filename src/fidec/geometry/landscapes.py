@@ -107,12 +107,12 @@ def axis_aligned(means, sds, weights=None) -> Mixture:
     return Mixture(means, sds[:, :, None] ** 2 * np.eye(means.shape[-1]), weights / weights.sum())
 
 
-def grid(mixture: Mixture, spacing: float, sds: float = 9.0) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
-    """Points and weights p(a) spacing^d of the trapezoidal rule, up to `sds` standard deviations from the means.
+def grid(mixture: Mixture, spacing: float) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
+    """Points and weights p(a) spacing^d of the trapezoidal rule, up to nine standard deviations from the means.
 
     The integrands are smooth and vanish at the edges, so the error falls like exp(-c / spacing).
     """
-    reach = sds * np.sqrt(np.diagonal(mixture.covariances, axis1=-2, axis2=-1))
+    reach = 9.0 * np.sqrt(np.diagonal(mixture.covariances, axis1=-2, axis2=-1))
     low, high = (mixture.means - reach).min(axis=0), (mixture.means + reach).max(axis=0)
     sides = [np.arange(a, b + spacing, spacing) for a, b in zip(low, high, strict=True)]
     points = jnp.asarray(np.stack([side.ravel() for side in np.meshgrid(*sides, indexing="ij")], axis=-1))
@@ -203,9 +203,9 @@ def _chain(
     }
 
 
-def _arc(radius: float, first: float, last: float, centre: tuple[float, float] = (0.0, 0.0)) -> np.ndarray:
+def _arc(radius: float, first: float, last: float) -> np.ndarray:
     angle = np.radians(np.linspace(first, last, 2001))
-    return np.asarray(centre) + radius * np.stack([np.cos(angle), np.sin(angle)], -1)
+    return radius * np.stack([np.cos(angle), np.sin(angle)], -1)
 
 
 # The lobes are at 45 degrees to the radii of their circle: the radius is neither their long nor their short axis.
