@@ -22,8 +22,8 @@ import numpy as np
 from benchmarks.update import spread
 from fidec import algos, rng
 from fidec.cli.parsing import parse, print_json, print_table
+from fidec.envs.evaluation import EnvPool
 from fidec.envs.factory import factory_of
-from fidec.envs.pool import EnvPool
 from fidec.errors import ConfigError, EnvError
 from fidec.train.acting import PUBLISHED, episode_policy
 from fidec.types import Spec

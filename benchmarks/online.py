@@ -26,8 +26,8 @@ from benchmarks.timing import Update, random_batch
 from fidec import algos
 from fidec.cli.parsing import parse, print_table
 from fidec.data.sampling import PLAIN, Source
-from fidec.envs.lanes import Lanes
-from fidec.envs.make import make
+from fidec.envs.exploration import Lanes
+from fidec.envs.factory import make
 from fidec.errors import ConfigError
 from fidec.store.files import write_json
 from fidec.store.replay import ReplayStore

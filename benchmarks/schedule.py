@@ -22,8 +22,7 @@ from typing import Any
 
 from fidec.bench import schedule
 from fidec.cli.parsing import parse, print_json, print_table
-from fidec.executors import attempt
-from fidec.executors.executor import EXECUTORS, Request
+from fidec.executors import EXECUTORS, Request, attempt
 from fidec.store.lock import is_locked
 from fidec.train.loop import Signals
 

@@ -17,9 +17,8 @@ from fidec.algos.constraints import Quadratic
 from fidec.algos.fidec import METHOD, FiDecConfig
 from fidec.bench.suites import SUITES
 from fidec.cli.algos import describe, meanings
-from fidec.envs.families import FAMILIES
-from fidec.envs.family import EnvOptions
-from fidec.envs.make import find_task
+from fidec.envs.factory import find_task
+from fidec.envs.families import FAMILIES, EnvOptions
 from fidec.errors import ConfigError
 from fidec.register import Register
 from fidec.train.config import OnlineConfig, RunConfig

@@ -15,9 +15,9 @@ from fidec.audit.measure import ABSOLUTE, RELATIVE, Measurement, integrate, log_
 from fidec.audit.run import NEIGHBOURS, nearest_states, neighbour_distances, state_kl, summarise
 from fidec.audit.text import sentences, trust_region_summary
 from fidec.data import dataset_from_arrays
-from fidec.geometry.exact import gaussian_kl
 from fidec.geometry.landscapes import get
 from fidec.ops import flow
+from helpers.gaussians import gaussian_kl
 
 SIGMA = (0.3, 0.5)
 STRETCH, SHIFT = np.array([[0.3, 0.2], [-0.1, -0.2]]), np.array([0.1, -0.2])

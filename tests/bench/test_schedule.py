@@ -13,7 +13,7 @@ import pytest
 
 from fidec.bench import schedule
 from fidec.bench.jobs import last_row
-from fidec.executors.executor import Request
+from fidec.executors import Request
 from fidec.executors.kinds import local
 from fidec.executors.kinds.local import LocalPool
 from fidec.launch import share_cores

@@ -16,7 +16,7 @@ from fidec.bench.jobs import check_environments, command, jobs
 from fidec.bench.suites import SMALL, SUITES, Variant, find_suite, is_manipulation, make_plan
 from fidec.cli.train import TrainArgs, read_args
 from fidec.errors import BusyError, ConfigError, DataError, RunError
-from fidec.tasks.ablation import REPORTED
+from fidec.tasks.paper import REPORTED
 from fidec.train.resolve import resolve
 from helpers import some
 from helpers.suites import jobs_of, write_run

@@ -15,8 +15,8 @@ import pytest
 import fidec
 from fidec import algos, rng
 from fidec.audit.run import audit
+from fidec.envs.evaluation import EnvPool, episode_seed
 from fidec.envs.factory import factory_of
-from fidec.envs.pool import EnvPool, episode_seed
 from fidec.envs.video import record
 from fidec.errors import CheckpointError, ConfigError, EnvError
 from fidec.export import run as exporting

@@ -23,7 +23,7 @@ from fidec import algos
 from fidec.algos.common.base import COMMON_LOGS
 from fidec.cli import COMMANDS, parsing
 from fidec.cli.algos import meanings
-from fidec.envs.pool import episode_seed
+from fidec.envs.evaluation import episode_seed
 from helpers.runs import TASK, check_error, fingerprint, random_columns, read_rows
 
 TINY = ("--algo", "tiny", "--batch-size", 8, "--log-interval", 20, "--checkpoint-interval", 20, "--eval-envs", 1)

@@ -10,9 +10,8 @@ import pytest
 
 from fidec.cli.evaluate import print_comparison
 from fidec.cli.train import _means
-from fidec.envs.evaluate import summarise
+from fidec.envs.evaluation import Episode, summarise
 from fidec.envs.factory import EnvFactory
-from fidec.envs.pool import Episode
 from fidec.errors import ConfigError
 from fidec.train import evaluation as evaluations
 from fidec.types import Spec

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from fidec.algos import Algorithm
-from fidec.envs.evaluate import compare, measure
-from fidec.envs.pool import Episode
+from fidec.envs.evaluation import Episode, compare, measure
 from fidec.errors import ConfigError
 from fidec.report.figures import draw_ladder
 from fidec.train.acting import PUBLISHED

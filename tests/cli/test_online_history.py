@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fidec
-from fidec.envs.lanes import exploration_seed
+from fidec.envs.exploration import exploration_seed
 from fidec.parts import Frames
 from fidec.train import dispatch
 from fidec.train.run import Preempted

@@ -13,7 +13,7 @@ import pytest
 import fidec
 from fidec import rng
 from fidec.data import replay, sampling
-from fidec.envs.lanes import exploration_seed
+from fidec.envs.exploration import exploration_seed
 from fidec.errors import ConfigError
 from fidec.ops import images
 from fidec.train import dispatch

@@ -9,9 +9,8 @@ import pytest
 
 import fidec
 from fidec.data import feed, mapped
-from fidec.envs.evaluate import summarise
+from fidec.envs.evaluation import EnvPool, summarise
 from fidec.envs.factory import factory_of
-from fidec.envs.pool import EnvPool
 from fidec.errors import ConfigError, EnvError, RunError
 from fidec.ops import images
 from fidec.train import dispatch, loop

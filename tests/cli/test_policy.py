@@ -18,7 +18,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import fidec
-from fidec.envs.frames import FrameStack
+from fidec.envs.wrappers import FrameStack
 from fidec.errors import CheckpointError, ConfigError, FidecError
 from fidec.store import files, trees
 from fidec.store.rundir import RunDirectory

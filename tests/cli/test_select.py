@@ -11,8 +11,8 @@ import pytest
 
 from fidec import dataset_from_arrays, fit
 from fidec.bandit import Course, Moment
+from fidec.envs.evaluation import Episode
 from fidec.envs.factory import EnvFactory
-from fidec.envs.pool import Episode
 from fidec.errors import ConfigError
 from fidec.train.acting import PUBLISHED, ActOptions
 from fidec.train.evaluation import PolicyEvaluation

@@ -17,7 +17,7 @@ from fidec.algos.common.base import METHODS
 from fidec.algos.constraints import CONSTRAINTS
 from fidec.data.source import SOURCES, absolute_source
 from fidec.envs.families import FAMILIES
-from fidec.executors.executor import EXECUTORS, Request
+from fidec.executors import EXECUTORS, Request
 from fidec.register import Register
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"

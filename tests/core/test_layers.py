@@ -128,4 +128,4 @@ def starts_processes(source: str) -> bool:
 def test_processes_are_started_in_few_places():
     """All Python processes by `launch`, but those of environments; `store.versions` asks git."""
     starting = {name for name, source in SOURCES.items() if starts_processes(source)}
-    assert starting == {"launch", "envs.process", "store.versions"}
+    assert starting == {"launch", "envs.processes", "store.versions"}

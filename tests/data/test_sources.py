@@ -13,7 +13,7 @@ import pytest
 from fidec.data import load_dataset
 from fidec.data.columns import ACTION_LIMIT
 from fidec.data.source import SOURCES, absolute_source
-from fidec.envs.make import find_task, make
+from fidec.envs.factory import find_task, make
 from fidec.errors import ConfigError, DataError
 
 TASK = "pointmaze-medium-navigate-singletask-task3-v0"

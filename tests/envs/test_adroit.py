@@ -10,8 +10,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from fidec.envs.adroit import RULES, Adroit, Outcome, Rules, make_adroit
-from fidec.envs.make import make
+from fidec.envs.factory import make
+from fidec.envs.families.d4rl import RULES, Adroit, Outcome, Rules, make_adroit
 from fidec.errors import ConfigError
 
 # What gymnasium-robotics 1.2.1 to 1.4.2 adds with the wrong sign: the distance between these two.

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from fidec.cli.evaluate import print_comparison
-from fidec.envs.antmaze import MAPS, cell_xy, find_cell
-from fidec.envs.factory import factory_of
+from fidec.envs.factory import factory_of, find_task, make
 from fidec.envs.families import d4rl
-from fidec.envs.make import find_task, make
+from fidec.envs.families.d4rl import MAPS, cell_xy, find_cell
 from fidec.errors import ConfigError
-from fidec.quiet import quiet
+from fidec.extras import quiet
 
 NOOP = np.zeros(8, np.float32)
 

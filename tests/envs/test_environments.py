@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from fidec import tasks
-from fidec.envs.adroit import RULES
-from fidec.envs.make import find_task, gl_environ, make
-from fidec.envs.process import EnvProcess, pickled, wait_ready
+from fidec.envs.factory import find_task, make
+from fidec.envs.families.d4rl import RULES
+from fidec.envs.processes import EnvProcess, pickled, wait_ready
+from fidec.envs.render import gl_environ
 
 OFFLINE = {task.id: task for task in tasks.TASKS if task.setting == "offline"}
 VISUAL = "visual-cube-single-play-singletask-task1-v0"
@@ -95,7 +96,7 @@ def test_all_73_step(task_id):
 
 
 def test_pixels_without_opengl_say_what_to_install():
-    code = f"from fidec.envs.make import make; make({VISUAL!r})"
+    code = f"from fidec.envs.factory import make; make({VISUAL!r})"
     environ = os.environ | {"MUJOCO_GL": "nonsense"}  # read once in a process, when MuJoCo is first imported
     run = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=120)
     assert re.search(rf"EnvError: cannot make the environment {VISUAL}: .*nonsense.*OpenGL.*libegl1", run.stderr)

@@ -12,10 +12,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fidec.envs.frames import stacked
-from fidec.envs.lanes import Failure, Lanes, Transition, exploration_seed
-from fidec.envs.make import make
-from fidec.envs.pool import episode_seed
+from fidec.envs.evaluation import episode_seed
+from fidec.envs.exploration import Failure, Lanes, Transition, exploration_seed
+from fidec.envs.factory import make
+from fidec.envs.wrappers import stacked
 from fidec.errors import ConfigError, EnvError, NonFiniteError
 from helpers.lane_envs import Counter, Film, Handshake, length
 
@@ -140,7 +140,7 @@ def test_restore_equals_the_uninterrupted_continuation(lanes, rounds, request):
 
 
 def test_stacked_images_are_compared_by_their_newest_frame():
-    with Lanes(partial(stacked, Film, 3), 1) as lanes:
+    with Lanes(lambda: stacked(Film(), 3), 1) as lanes:
         lanes.begin(SEED)
         before = explore(lanes, 4)
         position, seen = lanes.position, lanes.observations

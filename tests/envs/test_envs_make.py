@@ -12,9 +12,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from fidec.envs.factory import factory_of
+from fidec.envs.factory import factory_of, find_task, known_tasks, make
 from fidec.envs.families import ogbench
-from fidec.envs.make import find_task, known_tasks, make
 from fidec.envs.video import check_video
 from fidec.errors import ConfigError, EnvError
 
@@ -98,7 +97,7 @@ def test_success_timing_reaches_the_environment():
 def test_pixels_in_a_process_that_chose_no_opengl_are_refused_before_they_abort_it(monkeypatch):
     import mujoco  # noqa: F401
 
-    monkeypatch.setattr("fidec.envs.make.gl_environ", lambda: {"MUJOCO_GL": "egl"})
+    monkeypatch.setattr("fidec.envs.factory.gl_environ", lambda: {"MUJOCO_GL": "egl"})
     with pytest.raises(EnvError, match=r"visual-cube-single.*MuJoCo was loaded.*MUJOCO_GL=egl"):
         make("visual-cube-single-play-singletask-task1-v0")
 
@@ -106,7 +105,7 @@ def test_pixels_in_a_process_that_chose_no_opengl_are_refused_before_they_abort_
 def test_importing_the_package_needs_no_simulator_and_no_jax():
     code = (
         "import sys; import fidec.envs.worker; assert 'numpy' not in sys.modules;"
-        "import fidec.envs.factory, fidec.envs.lanes, fidec.envs.evaluate, fidec.envs.video, fidec.envs.render;"
+        "import fidec.envs.factory, fidec.envs.exploration, fidec.envs.evaluation, fidec.envs.video;"
         "from fidec.envs.families import FAMILIES; [FAMILIES.get(name) for name in FAMILIES.names()];"
         "assert not {'jax', 'ogbench', 'mujoco', 'gymnasium_robotics', 'imageio'} & set(sys.modules)"
     )

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import fidec
-from fidec.envs.factory import factory_of
-from fidec.envs.make import find_task, make
+from fidec.envs.factory import factory_of, find_task, make
 from fidec.errors import ConfigError, DataError, EnvError
 from helpers import some
 from helpers.runs import random_columns

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fidec.envs.pool import EnvPool, Episode, episode_seed
+from fidec.envs.evaluation import EnvPool, Episode, episode_seed
 from fidec.errors import ConfigError, EnvError, NonFiniteError
 from helpers.lane_envs import Counter, Handshake, Parent, Signalled, Uneven, length, made_once, make_broken
 
@@ -208,7 +208,7 @@ def test_a_process_that_an_environment_started_ends_with_it_and_hides_no_crash(t
 
 
 def test_a_start_that_hangs_is_reported_and_ends_in_time(monkeypatch, capsys):
-    monkeypatch.setattr("fidec.envs.process.PATIENCE", 0.1)
+    monkeypatch.setattr("fidec.envs.processes.PATIENCE", 0.1)
     words = r"the environment Own-v0 \(process 1 of 1\) did not start in 1 attempt: it was not made within the time"
     hang: Any = partial(time.sleep, 1000)
     with pytest.raises(EnvError, match=words):
@@ -325,7 +325,7 @@ SCRIPT = """
 import os, signal, sys, threading, time
 from functools import partial
 import numpy as np
-from fidec.envs.pool import EnvPool, episode_seed
+from fidec.envs.evaluation import EnvPool, episode_seed
 from helpers.lane_envs import Counter
 
 def make_env():

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from fidec.envs.evaluate import compare, reported, summarise
-from fidec.envs.pool import Episode, Status
+from fidec.envs.evaluation import Episode, Status, compare, reported, summarise
 from fidec.stats import wilson
 
 

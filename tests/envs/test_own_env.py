@@ -16,10 +16,10 @@ import pytest
 
 import fidec
 from fidec.cli.evaluate import print_comparison
-from fidec.envs import pool as pool_module
+from fidec.envs import evaluation
+from fidec.envs.evaluation import EnvPool
 from fidec.envs.factory import factory_of
-from fidec.envs.pool import EnvPool
-from fidec.envs.process import EnvProcess, pickled, receive
+from fidec.envs.processes import EnvProcess, pickled, receive
 from fidec.envs.video import record
 from fidec.errors import ConfigError, EnvError, RunError
 from fidec.report.compare import compare
@@ -64,7 +64,7 @@ def test_from_the_command_line(cli, tiny, own, compile_cache, tmp_path):
     assert (last["step"], last["evaluation/n"]) == (13, 2)
     episodes = read_rows(tmp_path / "run" / "episodes.jsonl")
     assert [(row["step"], row["seed"]) for row in episodes] == [
-        (step, pool_module.episode_seed(0, k)) for step in (6, 13) for k in range(2)
+        (step, evaluation.episode_seed(0, k)) for step in (6, 13) for k in range(2)
     ]
     assert last["evaluation/score"] == 100 * last["evaluation/success"]
     code, _, err = cli("train", "--resume", "run", "--online-steps", 9)
@@ -154,7 +154,7 @@ def test_other_action_bounds_than_those_of_the_data_are_refused_or_scaled(cli, t
 
 def test_scaled_actions_reach_the_bounds_of_the_environment():
     """Reach moves its place by a tenth of its action."""
-    spec, start = Spec((3,), 2), Reach().reset(seed=pool_module.episode_seed(0, 0))[0]
+    spec, start = Spec((3,), 2), Reach().reset(seed=evaluation.episode_seed(0, 0))[0]
     factory = factory_of(env=Reach, scale_actions=True)
     assert factory is not None
     seen = []
@@ -312,6 +312,6 @@ def test_spaces_are_compared_with_the_data():
 
 
 def test_an_episode_without_an_end_is_named(monkeypatch):
-    monkeypatch.setattr(pool_module, "LONGEST", 4)
+    monkeypatch.setattr(evaluation, "LONGEST", 4)
     with EnvPool(Reach, 1) as pool, pytest.raises(EnvError, match=r"not ended after 4 steps.*TimeLimit"):
         pool.run(lambda o, i, s: np.zeros((1, 2)), 1, seed=0)

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from gymnasium.wrappers import TimeLimit
 
-from fidec.envs.factory import factory_of
-from fidec.envs.make import make
-from fidec.envs.pool import episode_seed
+from fidec.envs.evaluation import episode_seed
+from fidec.envs.factory import factory_of, make
 from fidec.envs.render import drawing
 from fidec.envs.video import _timing, _why_not_drawn, record
 from fidec.errors import EnvError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
-from fidec.envs.make import make
+from fidec.envs.factory import make
 from fidec.envs.worker import Invalid, _commands, _describe_spaces, describe
 from fidec.errors import ConfigError, EnvError
 from helpers.lane_envs import Counter

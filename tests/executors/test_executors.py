@@ -16,8 +16,7 @@ import pytest
 
 from fidec.bench import schedule
 from fidec.errors import ConfigError
-from fidec.executors import attempt
-from fidec.executors.executor import EXECUTORS, LOST, Request, Work
+from fidec.executors import EXECUTORS, LOST, Request, Work, attempt
 from fidec.executors.kinds import local
 from fidec.launch import launch
 from fidec.train.loop import Signals

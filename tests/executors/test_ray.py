@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from fidec.bench import schedule
-from fidec.executors.executor import EXECUTORS, Request
+from fidec.executors import EXECUTORS, Request
 from fidec.make import make_dataset
 from fidec.train.loop import Signals
 from helpers.jobs import FAKE, Notes, seeds_of, wait_for

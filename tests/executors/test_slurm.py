@@ -13,7 +13,7 @@ import pytest
 
 from fidec.bench import schedule
 from fidec.errors import ConfigError
-from fidec.executors.executor import EXECUTORS, Request
+from fidec.executors import EXECUTORS, Request
 from fidec.executors.kinds import slurm
 from fidec.train.loop import Signals
 from helpers.jobs import FAKE, Notes, seeds_of

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from fidec.geometry.frontier import frontier_at
+from fidec.geometry.lab import frontier_at
 
 
 def run(method: str, seed: int, kl: float, value: float, off: float = 0.0, landscape: str = "thin") -> dict:

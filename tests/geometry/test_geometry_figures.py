@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from fidec.geometry import calibration, figures
+from fidec.geometry import calibration, experiment
 from fidec.geometry.landscapes import get
 from fidec.geometry.methods import METHODS
 
 
 def test_every_method_has_a_style_of_its_own():
-    assert set(figures.STYLES) == set(METHODS)
-    assert len({look[1:] for look in figures.STYLES.values()}) == len(METHODS)
+    assert set(experiment.STYLES) == set(METHODS)
+    assert len({look[1:] for look in experiment.STYLES.values()}) == len(METHODS)
 
 
 def test_figures_are_written_with_samples_and_runs_that_are_not_finite(tmp_path):
     landscape = get("bimodal")
     samples = np.array([[0.45, 0.0], [0.9, 0.9], [5.0, 0.0], [np.nan, 0.0]])
-    figures.draw_samples(landscape, {"path": samples}, {"path": "value"}, tmp_path / "a.png")
+    experiment.draw_samples(landscape, {"path": samples}, {"path": "value"}, tmp_path / "a.png")
     rows = [
         {"method": method, "budget": budget, "seed": 0, "value": 0.5, "kl": kl, "off": 0.1}
         for method, kl in (("path", 0.3), ("stein", np.nan), ("local", np.inf))
         for budget in (0.1, 1.0)
     ]
-    figures.draw_frontier(landscape, rows, {"value": 0.5, "off": 0.0}, tmp_path / "new" / "b.png")
+    experiment.draw_frontier(landscape, rows, {"value": 0.5, "off": 0.0}, tmp_path / "new" / "b.png")
     row = {"landscape": "bimodal", "constraint": "stein", "chosen": [0.9]}
     row |= calibration.compare(0.3, {"auto": 0.4, "0.8": 0.4, "0.9": 0.5, "0.99": None})
     calibration.draw([row], tmp_path / "c.png")

@@ -13,12 +13,12 @@ import pytest
 from fidec.algos.constraints import Model, Move
 from fidec.algos.constraints.renoised import Renoised
 from fidec.geometry import calibration, lab
-from fidec.geometry.exact import gaussian_kl, grid
 from fidec.geometry.experiment import Result
-from fidec.geometry.landscapes import Landscape, get
+from fidec.geometry.landscapes import Landscape, get, grid
 from fidec.geometry.methods import CONSTRAINTS
 from fidec.ops import fisher
 from fidec.store.schema import check
+from helpers.gaussians import gaussian_kl
 
 SIZES = lab.Sizes(flow_hidden=(16,), flow_steps=30, map_hidden=(8,), map_steps=6, batch=16, pool=128, measured=256)
 KEY, N = jax.random.key(7), 10_000

@@ -11,10 +11,11 @@ import pytest
 
 from fidec.errors import ConfigError
 from fidec.geometry import theorems
-from fidec.geometry.exact import Mixture, axis_aligned, gaussian_kl, grid
+from fidec.geometry.landscapes import Mixture, axis_aligned, grid
 from fidec.geometry.theorems import bias, gap, kl, precision
 from fidec.geometry.theorems.result import formatted, slope
 from fidec.ops import fisher, flow
+from helpers.gaussians import gaussian_kl
 
 TILTED = Mixture(
     np.array([[-0.5, 0.2], [0.6, -0.3]]),

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fidec.store.jsonl import read_jsonl
+from fidec.store.logs import read_jsonl
 
 # Any task will do where the test puts its own environment in place of the task's.
 TASK = "pointmaze-medium-navigate-singletask-task1-v0"

@@ -8,12 +8,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from fidec.make.expert.policy import Policy
-from fidec.make.navigate import _cells, _pick
-from fidec.make.play import _cube_stays_visible
+from fidec.make.expert import Policy
 from fidec.make.recipes import RECIPES
-from fidec.make.worker import open_world
-from fidec.make.world import open_env, seed_generators
+from fidec.make.worlds import _cells, _cube_stays_visible, _pick, open_env, open_world, seed_generators
 
 
 def test_a_play_episode_depends_on_its_seeds_alone():

@@ -12,12 +12,20 @@ import numpy as np
 import pytest
 
 from fidec.errors import ConfigError, DataError
+from fidec.extras import global_numpy_seed
 from fidec.make import make_dataset
-from fidec.make.expert.policy import FLIPPED_STEPS, Policy, flipped, layers_of, turned
-from fidec.make.expert.store import expert_directory, find_expert, load_expert, save_expert
-from fidec.make.expert.track import Track
-from fidec.make.expert.train import Trainer, Training, _learner, train_expert
-from fidec.quiet import global_numpy_seed
+from fidec.make.expert import (
+    FLIPPED_STEPS,
+    Policy,
+    expert_directory,
+    find_expert,
+    flipped,
+    layers_of,
+    load_expert,
+    save_expert,
+    turned,
+)
+from fidec.make.expert_training import Track, Trainer, Training, _learner, train_expert
 from fidec.store.files import sha256_file
 from helpers import some
 
@@ -176,7 +184,7 @@ def test_train_expert_writes_a_report_and_trains_once(tmp_path, monkeypatch):
     assert record["report"]["data"] == "antmaze-large-navigate-v0"
     assert len(record["report"]["goals"]) == 1
     assert some(find_expert(tmp_path, tmp_path)).sha256 == expert.sha256 == record["sha256"]
-    monkeypatch.setattr("fidec.make.expert.train.Trainer", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr("fidec.make.expert_training.Trainer", lambda *_: pytest.fail("trained again"))
     assert train_expert(tmp_path, TINY, progress=False).sha256 == expert.sha256  # another process has finished it
 
 

@@ -18,12 +18,11 @@ import pytest
 
 from fidec.data.cache import make_command
 from fidec.errors import BusyError, ConfigError, DataError, EnvError
-from fidec.executors.executor import Request
+from fidec.executors import Request
 from fidec.executors.kinds.local import LocalPool
-from fidec.make import RECIPES, dataset_name, find_recipe, make_dataset, remote
-from fidec.make.pool import run_jobs
-from fidec.make.shards import locked, read_shard, write_arrays
-from fidec.make.worker import open_world
+from fidec.make import RECIPES, dataset_name, episodes, find_recipe, make_dataset
+from fidec.make.episodes import locked, read_shard, run_jobs, write_arrays
+from fidec.make.worlds import open_world
 
 MAZE = "pointmaze-medium-navigate-v0"
 SCRIPT = """
@@ -98,7 +97,7 @@ class LosingPool(LocalPool):
 
 
 def test_an_executor_that_loses_jobs_changes_no_byte(made, tmp_path, monkeypatch):
-    monkeypatch.setattr(remote, "GROUP", 3)
+    monkeypatch.setattr(episodes, "GROUP", 3)
     pool = LosingPool()
     make(tmp_path, rows=301, open_pool=lambda: nullcontext(pool))
     assert len(pool.submitted) == 4  # three groups of seven episodes, one of them twice
@@ -289,9 +288,9 @@ def test_ctrl_c_and_orphans(tmp_path):
 
 def test_workers_never_import_jax():
     code = (
-        "import sys, numpy as np; from dataclasses import replace; from fidec.make.worker import open_world;"
-        "from fidec.make import RECIPES; from fidec.make.expert.policy import Policy;"
-        "import fidec.make.play, ogbench.manipspace.oracles.plan.cube_plan;"
+        "import sys, numpy as np; from dataclasses import replace; from fidec.make.worlds import open_world;"
+        "from fidec.make import RECIPES; from fidec.make.expert import Policy;"
+        "import fidec.make.worker, ogbench.manipspace.oracles.plan.cube_plan;"
         "recipe = replace(RECIPES['antmaze-medium-navigate-v0'], episode_rows=3);"
         "policy = Policy([(np.zeros((29, 16), np.float32), np.zeros(16, np.float32))]);"
         "open_world(recipe, policy).episode(0, 'train', 0);"

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 import fidec
-from fidec.envs.make import gl_environ
+from fidec.envs.render import gl_environ
 
 # In a process of its own: MuJoCo looks for OpenGL once, when it is first imported.
 SCRIPT = """
 import sys
 from dataclasses import replace
 import numpy as np
-from fidec.envs.fast_render import install
+from fidec.envs.render import install
 from fidec.make.recipes import RECIPES
-from fidec.make.worker import open_world
-from fidec.make.world import open_env, seed_generators
+from fidec.make.worlds import open_world
+from fidec.make.worlds import open_env, seed_generators
 
 name, rows, out = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 world = open_world(replace(RECIPES[f"visual-{name}-play-v0"], episode_rows=2))

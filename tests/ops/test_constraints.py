@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fidec.geometry.exact import Mixture, axis_aligned, gaussian_kl, grid
+from fidec.geometry.landscapes import Mixture, axis_aligned, grid
 from fidec.ops import fisher
 from fidec.ops.jacobian import value_and_jacobian
 from helpers.algorithms import fast_jit
+from helpers.gaussians import gaussian_kl
 
 SDS = np.array([0.3, 0.6])
 GAUSSIAN = axis_aligned([[0.2, -0.1]], [SDS])

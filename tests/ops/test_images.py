@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from fidec.envs.frames import FrameStack, stacked
+from fidec.envs.wrappers import FrameStack, stacked
 from fidec.ops import images
 
 ROWS, HEIGHT, WIDTH, CHANNELS = 12, 9, 7, 2
@@ -132,7 +132,7 @@ class Film(gymnasium.Env):
 
 
 def test_an_environment_stacks_its_frames_as_data_does():
-    env: Any = stacked(Film, 3)
+    env: Any = stacked(Film(), 3)
     assert env.observation_space.shape == (HEIGHT, WIDTH, 3 * CHANNELS)
     assert env.observation_space.dtype == np.uint8
     for seed in (4, 5):  # nothing of an episode is left in the next
@@ -150,7 +150,7 @@ def test_an_environment_stacks_its_frames_as_data_does():
 
 
 def test_an_environment_without_images_stays_as_it_is():
-    env = stacked(lambda: gymnasium.wrappers.TransformObservation(Film(), np.ravel, VECTOR), 3)
+    env = stacked(gymnasium.wrappers.TransformObservation(Film(), np.ravel, VECTOR), 3)
     assert not isinstance(env, FrameStack)
 
 
@@ -158,5 +158,5 @@ VECTOR = gymnasium.spaces.Box(0, 255, (HEIGHT * WIDTH * CHANNELS,), np.uint8)
 
 
 def test_environment_processes_stay_free_of_jax():
-    code = "import sys, fidec.envs.frames; assert 'jax' not in sys.modules"
+    code = "import sys, fidec.envs.wrappers; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

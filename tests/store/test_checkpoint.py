@@ -282,7 +282,7 @@ FULL = """
     import jax, numpy as np
     from fidec.errors import RunError
     from fidec.store.checkpoint import Checkpoints
-    from fidec.store.jsonl import JsonlLog, read_jsonl
+    from fidec.store.logs import JsonlLog, read_jsonl
     from fidec.store.logs import TensorBoardLog
     from fidec.store.replay import ReplayStore, Rows
     from fidec.types import Batch

@@ -13,8 +13,7 @@ import pytest
 
 from fidec.errors import RunError
 from fidec.store import versions
-from fidec.store.jsonl import JsonlLog, line_of, read_jsonl
-from fidec.store.logs import RunLog, TensorBoardLog
+from fidec.store.logs import JsonlLog, RunLog, TensorBoardLog, line_of, read_jsonl
 from helpers import some
 
 

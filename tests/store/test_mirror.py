@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from fidec.errors import BusyError, CheckpointError, RunError
-from fidec.store import files, snapshots, staging
-from fidec.store.mirror import Mirror, TakenOver
+from fidec.store import files, remote_run, staging
 from fidec.store.remote import Limits, Store, Unreachable
-from fidec.store.snapshots import Snapshot, numbers, pull, this_process
+from fidec.store.remote_run import Mirror, Snapshot, TakenOver, numbers, pull, this_process
 from helpers.stores import memory_store
 
 URL = "memory://bucket/runs/x"
@@ -211,7 +210,7 @@ def test_times_that_are_none_are_refused(store, tmp_path, when):
 
 
 def test_a_huge_manifest_is_not_read(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(snapshots, "LARGEST_MANIFEST", 10)
+    monkeypatch.setattr(remote_run, "LARGEST_MANIFEST", 10)
     write(tmp_path / "run", a="1")
     Mirror(store, tmp_path / "run", None, 0).push()
     warnings: list[str] = []

@@ -19,9 +19,8 @@ import requests
 
 from fidec.errors import RunError
 from fidec.store import files, staging
-from fidec.store.mirror import Mirror, TakenOver
 from fidec.store.remote import Limits, Store, StoreError
-from fidec.store.snapshots import numbers, pull
+from fidec.store.remote_run import Mirror, TakenOver, numbers, pull
 from helpers.runs import fingerprint, random_columns
 from helpers.stores import Proxy
 

@@ -13,7 +13,7 @@ import pytest
 from fidec import algos, api, cli, tasks
 from fidec.cli.train import _picked, read_args
 from fidec.errors import ConfigError
-from fidec.tasks.benchmark import FAMILIES
+from fidec.tasks.published import FAMILIES
 from fidec.train.config import RunConfig
 from fidec.train.protocol import resolve_options
 from fidec.train.resolve import resolve

@@ -10,7 +10,7 @@ from gymnasium.spaces import Box
 
 from fidec import dataset_from_arrays, evaluate, fit, load_policy, resume
 from fidec.data.delay import PENDING, Pending, delayed
-from fidec.envs.control import Delay, fitted
+from fidec.envs.wrappers import Delay, fitted
 from fidec.errors import ConfigError, DataError, EnvError
 from fidec.train.origin import check_data, data_of
 from fidec.train.run import Preempted

@@ -12,8 +12,8 @@ import fidec
 from fidec import dataset_from_arrays, fit, load_policy, resume
 from fidec.errors import RunError
 from fidec.store import staging
-from fidec.store.mirror import TakenOver
 from fidec.store.remote import Store
+from fidec.store.remote_run import TakenOver
 from fidec.train import run as module
 from fidec.train.run import Preempted
 from helpers.faults import contents, move_run

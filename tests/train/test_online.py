@@ -15,7 +15,7 @@ import pytest
 
 from fidec import algos, dataset_from_arrays, fit, load_policy, resume, rng
 from fidec.data import replay
-from fidec.envs.lanes import exploration_seed
+from fidec.envs.exploration import exploration_seed
 from fidec.errors import ConfigError, RunError
 from fidec.train import dispatch
 from fidec.train.collect import Collector

@@ -8,7 +8,7 @@ import pytest
 
 from fidec import algos, tasks
 from fidec.errors import ConfigError
-from fidec.tasks.reported import ONLINE_METHODS
+from fidec.tasks.paper import ONLINE_METHODS
 from fidec.train.buffer import check_buffer
 from fidec.train.config import OnlineConfig, RunConfig
 from fidec.train.resolve import resolve

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fidec import algos, dataset_from_arrays, fit, resume
-from fidec.envs.lanes import exploration_seed
+from fidec.envs.exploration import exploration_seed
 from fidec.errors import CheckpointError, EnvError, NonFiniteError, RunError
 from fidec.store import trees
 from fidec.store.replay import Rows

@@ -17,10 +17,9 @@ from fidec.bench.suites import RUN_OPTIONS, Plan, Scale, Suite, SuiteTask, Varia
 from fidec.envs.factory import factory_of
 from fidec.errors import ConfigError, naming
 from fidec.register import unknown
-from fidec.store.jsonl import parse_line
 from fidec.store.lock import is_held, is_locked
-from fidec.store.records import ROWS
-from fidec.store.rundir import LOCK, RunDirectory, check_no_results
+from fidec.store.logs import parse_line
+from fidec.store.rundir import LOCK, ROWS, RunDirectory, check_no_results
 from fidec.store.schema import check
 from fidec.train.config import RunConfig
 from fidec.train.flow_first import check_takes_flow

@@ -29,7 +29,7 @@ from fidec.bench.suites import Scale
 from fidec.bench.time_estimate import estimate
 from fidec.console import duration
 from fidec.errors import ConfigError, FidecError, RunError
-from fidec.executors.executor import EXECUTORS, Handle, Pool, Request, Work
+from fidec.executors import EXECUTORS, Handle, Pool, Request, Work
 from fidec.executors.kinds.local import LocalPool
 from fidec.launch import env_processes
 from fidec.store import files

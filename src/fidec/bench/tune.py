@@ -18,7 +18,7 @@ from fidec.bench.schedule import run_all
 from fidec.bench.suites import Variant
 from fidec.bench.sweep import REFUSED, make_job
 from fidec.errors import ConfigError, DataError, RunError
-from fidec.executors.executor import Request
+from fidec.executors import Request
 from fidec.store import files
 from fidec.train.config import RunConfig
 from fidec.train.flow_first import METHOD, stage_config

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from fidec.cli.parsing import print_json, print_table, read_settings, subcommands
-from fidec.executors.executor import EXECUTORS, Request
+from fidec.executors import EXECUTORS, Request
 
 if TYPE_CHECKING:
     from fidec.data.dataset import OfflineDataset

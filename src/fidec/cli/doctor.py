@@ -101,7 +101,7 @@ def _status(extra: str, packages: list[str]) -> str:
 
 def _simulator() -> str:
     try:
-        from fidec.envs.make import make
+        from fidec.envs.factory import make
 
         env = make("pointmaze-medium-navigate-singletask-v0")
         env.reset(seed=0)
@@ -113,7 +113,7 @@ def _simulator() -> str:
 
 
 def _rendering() -> str:
-    from fidec.envs.make import gl_environ
+    from fidec.envs.render import gl_environ
 
     environ = gl_environ()
     backend = environ.get("MUJOCO_GL") or os.environ.get("MUJOCO_GL") or "default"

@@ -26,7 +26,7 @@ from fidec.errors import ConfigError
 from fidec.register import unknown
 
 if TYPE_CHECKING:
-    from fidec.executors.executor import Request
+    from fidec.executors import Request
 
 Args = TypeVar("Args")
 Command = tuple[type, Callable[[Any], int], str]  # its arguments, what it does with them, and a line of help
@@ -217,7 +217,7 @@ def request(args: ExecutorArgs) -> Request:
     """What the options ask for; ConfigError if they make no sense."""
     if args.workers < 1:
         raise ConfigError(f"--workers must be at least 1, not {args.workers}")
-    from fidec.executors.executor import Request
+    from fidec.executors import Request
 
     names = ("workers", "cpus", "gpus", "memory", "hours", "address")
     return Request(**{name: getattr(args, name) for name in names}, settings=read_settings(args.settings))

@@ -89,7 +89,7 @@ def _suite_rows(name: str) -> list[dict[str, Any]]:
 
 def _other_rows() -> list[dict[str, Any]]:
     """The tasks of the installed environment families that the paper does not have."""
-    from fidec.envs.make import known_tasks
+    from fidec.envs.factory import known_tasks
 
     others = [info for info in known_tasks()[0] if tasks.find(info.id) is None]
     return [_unpublished_row(info.id) | {"benchmark": info.family} for info in others]
@@ -139,7 +139,7 @@ def _show(name: str, as_json: bool) -> int:
 
 
 def _environment(name: str, rows: list[Task]) -> dict[str, Any]:
-    from fidec.envs.make import find_task
+    from fidec.envs.factory import find_task
 
     try:
         info = find_task(name)

@@ -217,7 +217,7 @@ def _picked(config: RunConfig) -> list[str]:
     rows: dict[str, list[str]] = {}
     for own, published, source in choices:
         rows.setdefault(source if own == published else f"given; {published} in {source}", []).append(own)
-    from fidec.envs.make import find_task  # imports gymnasium, which --help does not need
+    from fidec.envs.factory import find_task  # imports gymnasium, which --help does not need
 
     task = tasks.find(config.task, config.setting)
     if task is not None and config.algo in task.paper:

@@ -23,7 +23,7 @@ from fidec.data.dataset import OfflineDataset
 from fidec.data.recordings import SUFFIX, Recording, open_table
 from fidec.data.tables import Table, match_columns, natural
 from fidec.errors import ConfigError, DataError
-from fidec.store.tables import TableReader, read_table
+from fidec.store.schema import TableReader, read_table
 
 Columns = dict[str, np.ndarray]
 

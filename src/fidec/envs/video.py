@@ -15,10 +15,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from fidec.envs.make import gl_environ
-from fidec.envs.pool import Act, Episode, episode_seed
-from fidec.envs.process import EVENTS, EnvProcess, pickled, wait_ready
-from fidec.envs.render import Drawing
+from fidec.envs.evaluation import Act, Episode, episode_seed
+from fidec.envs.processes import EVENTS, EnvProcess, pickled, wait_ready
+from fidec.envs.render import Drawing, gl_environ
 from fidec.envs.worker import describe
 from fidec.errors import ConfigError, EnvError, FidecError
 from fidec.extras import require

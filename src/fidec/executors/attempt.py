@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fidec.executors.executor import LOST, Work
+from fidec.executors import LOST, Work
 from fidec.launch import launch
 
 PAUSE = 0.05  # seconds between two looks at the process
@@ -55,7 +55,8 @@ class Attempt:
         """Run the job to its end and return its exit code. If this is interrupted, the job saves and stops first."""
         place = self._job["directory"]
         if not os.path.isdir(place):
-            return _refuse(f"{place} is not a directory here. All machines need the same shared file system.")
+            print(f"{place} is not a directory here. All machines need the same shared file system.", file=sys.stderr)
+            return 1
         self._process = process = launch("-m", __name__, stdin=subprocess.PIPE, text=True, cwd=place)
         assert process.stdin is not None
         try:
@@ -81,11 +82,6 @@ class Attempt:
 
 def run(job: Mapping[str, Any]) -> int:
     return Attempt(job).run()
-
-
-def _refuse(text: str) -> int:
-    print(text, file=sys.stderr)
-    return 1
 
 
 def choose(job: Mapping[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fidec import compilation
-from fidec.geometry import frontier, lab, landscapes
+from fidec.geometry import lab, landscapes
 from fidec.geometry.methods import CONSTRAINTS
 from fidec.plots import GREEN, INK, PURPLE, new_figure, save_figure, style_axes
 
@@ -45,7 +45,7 @@ def run(
             values: dict[str, float | None] = {}
             for i, time in enumerate(("auto", *TIMES)):
                 own = jax.tree.map(lambda leaf: leaf[i * seeds : (i + 1) * seeds], truth)  # noqa: B023
-                at = frontier.frontier_at(lab.rows(landscape, constraint, "nats", BUDGETS, own), AT)[constraint]
+                at = lab.frontier_at(lab.rows(landscape, constraint, "nats", BUDGETS, own), AT)[constraint]
                 values[str(time)] = at["value"][0] if at and at["n"] == seeds else None
             chosen = [round(float(t), 4) for t in flows.t_eps]
             rows.append({"landscape": name, "constraint": constraint, "chosen": chosen, **compare(data, values)})

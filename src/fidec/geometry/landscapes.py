@@ -1,28 +1,130 @@
-"""Six landscapes in the plane, each a Gaussian mixture with a value function.
+"""Gaussian mixtures with exact density, score and velocity at every time, and six landscapes in the plane.
 
-Density, score and samples of a mixture p(a) = sum_k w_k N(a; m_k, S_k) are exact. Curved supports are chains of many
-overlapping components. Actions lie in about [-1, 1]^2.
+On the linear path x_t = (1 - t) z + t a, with a ~ sum_k w_k N(m_k, S_k), the point x_t has the density
+
+    p_t(x) = sum_k w_k N(x; t m_k, C_k(t)),    C_k(t) = t^2 S_k + (1 - t)^2 I,
+
+and within a component E[a | x] = m_k + t S_k C_k^-1 (x - t m_k), E[z | x] = (1 - t) C_k^-1 (x - t m_k).
+
+A landscape is a mixture with a value function. Curved supports are chains of many overlapping components. Actions lie
+in about [-1, 1]^2.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
-from fidec.geometry.exact import Mixture
 from fidec.register import unknown
 
 OFF_SUPPORT = 4.0
 """A point further than this many standard deviations from every component is off the support."""
 
+Points = Float[Array, "*batch d"]
+Time = Float[Array, "*batch #d"] | float
 Value = Callable[[jax.Array], jax.Array]
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity, so that jit can take one as a static argument
+class Mixture:
+    """sum_k w_k N(m_k, S_k)."""
+
+    means: np.ndarray  # (k, d)
+    covariances: np.ndarray  # (k, d, d)
+    weights: np.ndarray  # (k,)
+
+    @partial(jax.jit, static_argnums=0)
+    def log_density(self, x: Points, t: Time = 1.0) -> Float[Array, "*batch"]:
+        """log p_t(x); at t = 1 the data's own density."""
+        return jax.nn.logsumexp(self._log_parts(*self._coordinates(x, t)), axis=-1)
+
+    @partial(jax.jit, static_argnums=0)
+    def score(self, x: Points, t: Time = 1.0) -> Points:
+        """grad log p_t(x) = -sum_k r_k C_k^-1 (x - t m_k), without the cancellation of (t v - x) / (1 - t)."""
+        coordinates, variance = self._coordinates(x, t)
+        return -self._mean(self._posterior(coordinates, variance), coordinates / variance)
+
+    @partial(jax.jit, static_argnums=0)
+    def velocity(self, x: Points, t: Time) -> Points:
+        """v(x, t) = E[a - z | x_t = x], for every t in [0, 1]."""
+        x = jnp.asarray(x)
+        t = self._column(x, t)
+        coordinates, variance = self._coordinates(x, t)
+        values, _ = self._axes(x.dtype)
+        within = (t[..., None] * values - (1.0 - t[..., None])) / variance * coordinates
+        posterior = self._posterior(coordinates, variance)
+        return posterior @ jnp.asarray(self.means, x.dtype) + self._mean(posterior, within)
+
+    @partial(jax.jit, static_argnums=(0, 2))
+    def sample(self, key: Array, n: int) -> Float[Array, "n d"]:
+        """n independent draws."""
+        which, noise = jax.random.split(key)
+        z = jax.random.normal(noise, (n, self.means.shape[-1]))  # sets the precision of the result
+        k = jax.random.categorical(which, jnp.asarray(np.log(self.weights), z.dtype), shape=(n,))
+        spread = jnp.asarray(np.linalg.cholesky(self.covariances), z.dtype)
+        return jnp.asarray(self.means, z.dtype)[k] + jnp.einsum("nij,nj->ni", spread[k], z)
+
+    def _axes(self, dtype) -> tuple[Array, Array]:
+        """S_k = U diag(values) U^T: values (k, d) and U (k, d, d)."""
+        values, vectors = np.linalg.eigh(self.covariances)
+        return jnp.asarray(values, dtype), jnp.asarray(vectors, dtype)
+
+    def _column(self, x: Array, t: Time) -> Array:
+        return jnp.zeros_like(x[..., :1]) + t
+
+    def _coordinates(self, x: Points, t: Time) -> tuple[Array, Array]:
+        """U_k^T (x - t m_k) and the eigenvalues of C_k(t), both (..., k, d)."""
+        x = jnp.asarray(x)
+        t = self._column(x, t)[..., None]
+        values, vectors = self._axes(x.dtype)
+        centred = x[..., None, :] - t * jnp.asarray(self.means, x.dtype)
+        return jnp.einsum("kji,...kj->...ki", vectors, centred), t**2 * values + (1.0 - t) ** 2
+
+    def _log_parts(self, coordinates: Array, variance: Array) -> Array:
+        """log w_k + log N(x; t m_k, C_k), (..., k)."""
+        form = jnp.sum(coordinates**2 / variance + jnp.log(2.0 * jnp.pi * variance), axis=-1)
+        return jnp.asarray(np.log(self.weights), coordinates.dtype) - 0.5 * form
+
+    def _posterior(self, coordinates: Array, variance: Array) -> Array:
+        """r_k(x), the probability that x came from component k."""
+        return jax.nn.softmax(self._log_parts(coordinates, variance), axis=-1)
+
+    def _mean(self, posterior: Array, of: Array) -> Array:
+        """sum_k r_k U_k of_k."""
+        return jnp.einsum("...k,kij,...kj->...i", posterior, self._axes(of.dtype)[1], of)
+
+
+def axis_aligned(means, sds, weights=None) -> Mixture:
+    """A mixture of components with independent coordinates; equal weights unless given."""
+    means, sds = np.atleast_2d(np.asarray(means, np.float64)), np.atleast_2d(np.asarray(sds, np.float64))
+    weights = np.full(len(means), 1.0 / len(means)) if weights is None else np.asarray(weights, np.float64)
+    return Mixture(means, sds[:, :, None] ** 2 * np.eye(means.shape[-1]), weights / weights.sum())
+
+
+def grid(mixture: Mixture, spacing: float) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
+    """Points and weights p(a) spacing^d of the trapezoidal rule, up to nine standard deviations from the means.
+
+    The integrands are smooth and vanish at the edges, so the error falls like exp(-c / spacing).
+    """
+    reach = 9.0 * np.sqrt(np.diagonal(mixture.covariances, axis1=-2, axis2=-1))
+    low, high = (mixture.means - reach).min(axis=0), (mixture.means + reach).max(axis=0)
+    sides = [np.arange(a, b + spacing, spacing) for a, b in zip(low, high, strict=True)]
+    points = jnp.asarray(np.stack([side.ravel() for side in np.meshgrid(*sides, indexing="ij")], axis=-1))
+    weights = jnp.exp(mixture.log_density(points)) * spacing ** points.shape[-1]
+    kept = np.asarray(weights) > 1e-22  # the corners of the grid add nothing
+    return points[kept], weights[kept]
+
+
+# --- the landscapes ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
 class Landscape(Mixture):
     """The density of the data and the value of every action."""
 
@@ -101,46 +203,9 @@ def _chain(
     }
 
 
-def _arc(radius: float, first: float, last: float, centre: tuple[float, float] = (0.0, 0.0)) -> np.ndarray:
+def _arc(radius: float, first: float, last: float) -> np.ndarray:
     angle = np.radians(np.linspace(first, last, 2001))
-    return np.asarray(centre) + radius * np.stack([np.cos(angle), np.sin(angle)], -1)
-
-
-def _wave() -> np.ndarray:
-    x = np.linspace(-0.8, 0.8, 2001)
-    return np.stack([x, 0.35 * np.sin(np.pi * x / 0.8)], -1)
-
-
-def _bimodal(a: jax.Array) -> jax.Array:
-    """sigmoid(y / 0.2), along the long axes, and 0.2 bump((0, 0.3), 0.3), in the gap between the modes."""
-    return jax.nn.sigmoid(a[..., 1] / 0.2) + 0.2 * _bump(a, (0.0, 0.3), 0.3)
-
-
-def _thin(a: jax.Array) -> jax.Array:
-    """bump((0.25, 0.4), 0.4): the peak is 0.23 inside the ring, the best point on the ring has 0.85 of it."""
-    return _bump(a, (0.25, 0.4), 0.4)
-
-
-def _saddle(a: jax.Array) -> jax.Array:
-    """0.9 bump((-0.1, 0.6), 0.4) + 0.7 bump((0.45, -0.4), 0.45): a saddle between the modes, off their middle."""
-    return 0.9 * _bump(a, (-0.1, 0.6), 0.4) + 0.7 * _bump(a, (0.45, -0.4), 0.45)
-
-
-def _hotspot(a: jax.Array) -> jax.Array:
-    """0.5 sigmoid(x / 0.3), along the support, and bump((0.4, -0.25), 0.25), the hotspot off the support."""
-    return 0.5 * jax.nn.sigmoid(a[..., 0] / 0.3) + _bump(a, (0.4, -0.25), 0.25)
-
-
-def _lobes(a: jax.Array) -> jax.Array:
-    """0.9 - 0.7 bump(0, 0.4), the basin, - 0.5 ridge((0.35, -0.4), 50 deg, 0.5 x 0.15), the valley off centre."""
-    return 0.9 - 0.7 * _bump(a, (0.0, 0.0), 0.4) - 0.5 * _ridge(a, (0.35, -0.4), 50.0, 0.5, 0.15)
-
-
-def _crescent(a: jax.Array) -> jax.Array:
-    """Three peaks and a slope: 0.8 bump((0.3, 0.7), 0.27) and 0.6 bump((0.25, -0.65), 0.25) beside the horns,
-    0.7 bump((0, 0), 0.25) in the hollow, 0.2 sigmoid(x / 0.3)."""
-    horns = 0.8 * _bump(a, (0.3, 0.7), 0.27) + 0.6 * _bump(a, (0.25, -0.65), 0.25)
-    return horns + 0.7 * _bump(a, (0.0, 0.0), 0.25) + 0.2 * jax.nn.sigmoid(a[..., 0] / 0.3)
+    return radius * np.stack([np.cos(angle), np.sin(angle)], -1)
 
 
 # The lobes are at 45 degrees to the radii of their circle: the radius is neither their long nor their short axis.
@@ -148,6 +213,9 @@ _PINWHEEL = [
     (0.6 * np.cos(np.radians(t)), 0.6 * np.sin(np.radians(t)), t + 45.0, 0.11, 0.05, weight)
     for t, weight in zip(90.0 + 72.0 * np.arange(5), (0.2, 0.25, 0.15, 0.15, 0.25), strict=True)
 ]
+
+_X = np.linspace(-0.8, 0.8, 2001)
+_WAVE = np.stack([_X, 0.35 * np.sin(np.pi * _X / 0.8)], -1)
 
 LANDSCAPES: dict[str, Landscape] = {
     landscape.name: landscape
@@ -157,35 +225,40 @@ LANDSCAPES: dict[str, Landscape] = {
             title="Two modes",
             **_blobs([(-0.45, 0.0, 90.0, 0.20, 0.08, 0.5), (0.45, 0.0, 90.0, 0.20, 0.08, 0.5)]),
             mode_names=("left", "right"),
-            value=_bimodal,
+            # Along the long axes, and in the gap between the modes.
+            value=lambda a: jax.nn.sigmoid(a[..., 1] / 0.2) + 0.2 * _bump(a, (0.0, 0.3), 0.3),
         ),
         Landscape(
             name="thin",
             title="Thin manifold",
             **_chain(_arc(0.7, -20.0, 200.0), lambda s: np.full_like(s, 0.03), k=44, parts=3),
             mode_names=("right", "top", "left"),
-            value=_thin,
+            # The peak is 0.23 inside the ring. The best point on the ring has 0.85 of it.
+            value=lambda a: _bump(a, (0.25, 0.4), 0.4),
         ),
         Landscape(
             name="saddle",
             title="Unequal modes, off-centre saddle",
             **_blobs([(-0.45, -0.15, 105.0, 0.20, 0.09, 0.65), (0.45, 0.3, -40.0, 0.15, 0.06, 0.35)]),
             mode_names=("large", "small"),
-            value=_saddle,
+            # A saddle between the modes, off their middle.
+            value=lambda a: 0.9 * _bump(a, (-0.1, 0.6), 0.4) + 0.7 * _bump(a, (0.45, -0.4), 0.45),
         ),
         Landscape(
             name="hotspot",
             title="Curved support, detached hotspot",
-            **_chain(_wave(), lambda s: np.full_like(s, 0.045), k=32, parts=3),
+            **_chain(_WAVE, lambda s: np.full_like(s, 0.045), k=32, parts=3),
             mode_names=("left", "middle", "right"),
-            value=_hotspot,
+            # Along the support, and the hotspot off the support.
+            value=lambda a: 0.5 * jax.nn.sigmoid(a[..., 0] / 0.3) + _bump(a, (0.4, -0.25), 0.25),
         ),
         Landscape(
             name="lobes",
             title="Lobes around a basin, eccentric valley",
             **_blobs(_PINWHEEL),
             mode_names=("top", "upper left", "lower left", "lower right", "upper right"),
-            value=_lobes,
+            # The basin, and the valley off centre.
+            value=lambda a: 0.9 - 0.7 * _bump(a, (0.0, 0.0), 0.4) - 0.5 * _ridge(a, (0.35, -0.4), 50.0, 0.5, 0.15),
         ),
         Landscape(
             name="crescent",
@@ -193,7 +266,12 @@ LANDSCAPES: dict[str, Landscape] = {
             # The sd falls from 0.09 in the middle to 0.03 at the horns.
             **_chain(_arc(0.62, 70.0, 290.0), lambda s: 0.03 + 0.06 * np.sin(np.pi * s) ** 2, k=32, parts=3),
             mode_names=("upper horn", "middle", "lower horn"),
-            value=_crescent,
+            # Three peaks, two beside the horns and one in the hollow, and a slope.
+            value=lambda a: (
+                (0.8 * _bump(a, (0.3, 0.7), 0.27) + 0.6 * _bump(a, (0.25, -0.65), 0.25))
+                + 0.7 * _bump(a, (0.0, 0.0), 0.25)
+                + 0.2 * jax.nn.sigmoid(a[..., 0] / 0.3)
+            ),
         ),
     )
 }

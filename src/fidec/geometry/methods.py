@@ -1,25 +1,35 @@
-"""The methods that the laboratory compares, each with its budgets."""
+"""The methods that the laboratory compares, each with its budgets, and the process that trains them.
+
+`python -m fidec.geometry.methods`, started by `fidec.geometry.experiment`, does the jobs of the comparison: it fits
+the flows of a landscape, or trains one method on it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from fidec.algos.constraints import Constraint, Costs, Model, Move
+import jax
+import numpy as np
+
+from fidec import compilation
+from fidec.algos.constraints import Constraint, Costs, Model, Move, path
 from fidec.algos.constraints.averaged import Averaged
 from fidec.algos.constraints.denoising import Denoising
 from fidec.algos.constraints.information import Information
 from fidec.algos.constraints.isotropic import Isotropic
 from fidec.algos.constraints.local import Local
-from fidec.algos.constraints.path import Path
 from fidec.algos.constraints.precision import Precision
 from fidec.algos.constraints.renoised import Renoised
 from fidec.algos.constraints.stein import Stein
 from fidec.algos.constraints.velocity import Velocity
-from fidec.geometry import lab
+from fidec.geometry import lab, landscapes
 from fidec.geometry.landscapes import Landscape
+from fidec.launch import serve
 from fidec.ops import fisher
+from fidec.store import files, trees
 from fidec.types import PRNGKey
 
 Budgets = tuple[float, ...]
@@ -31,7 +41,7 @@ WEIGHTS: Budgets = (1.0, 3.0, 10.0, 30.0, 100.0)  # FQL's alpha
 
 
 @dataclass(frozen=True)
-class UncentredPath(Path):
+class UncentredPath(path.Path):
     """`path` without its control variate."""
 
     def penalty(self, move: Move, model: Model, key: PRNGKey) -> Costs:
@@ -48,7 +58,7 @@ CONSTRAINTS: dict[str, Constraint] = {
     "precision": Precision(),
     "stein": Stein(t_eps="auto"),
     "path": UncentredPath(t_eps="auto"),
-    "path_centred": Path(t_eps="auto"),
+    "path_centred": path.Path(t_eps="auto"),
     "denoising": Denoising(t_eps="auto", samples=2),
 }
 
@@ -89,3 +99,37 @@ METHODS = {
     "closed_form": _closed_form(1),
     "closed_form_10": _closed_form(10),
 }
+
+
+SETTINGS, FLOWS = "settings.json", "flows.safetensors"
+
+
+def do(out: Path, name: str, method: str = "") -> None:
+    settings = files.read_json(out / name / SETTINGS, lab.Sizes)
+    seeds = settings.pop("seeds")
+    values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in settings.items()}
+    sizes = lab.Sizes(**values)
+    landscape = landscapes.get(name)
+    if method:
+        train(landscape, method, seeds, sizes, out / name)
+    else:
+        trees.save_tree(out / name / FLOWS, lab.fit(landscape, seeds, sizes))
+
+
+def train(landscape: landscapes.Landscape, method: str, seeds: int, sizes: lab.Sizes, directory: Path) -> None:
+    template = jax.eval_shape(lambda: lab.fit_template(landscape, seeds, sizes))
+    flows = jax.tree.map(jax.numpy.asarray, trees.load_tree(directory / FLOWS, template))
+    budgets, unit, run = METHODS[method]
+    truth, more = run(landscape, flows, budgets, sizes)
+    rows = lab.rows(landscape, method, unit, budgets, truth, **more)
+    # The samples of the first seed at the budget whose true KL is nearest to one nat are drawn.
+    distance = np.abs(np.log(np.maximum(np.asarray(truth.kl)[0], lab.FLOOR)))
+    index = int(np.argmin(np.where(np.isfinite(distance), distance, np.inf)))
+    drawn = next(row for row in rows if row["seed"] == 0 and row["budget"] == budgets[index])
+    samples = np.asarray(truth.actions)[0, index, :1500].round(4)
+    files.write_json(directory / f"{method}.json", {"rows": rows, "drawn": drawn, "samples": samples})
+
+
+if __name__ == "__main__":
+    compilation.enable()
+    serve(lambda out: lambda job: do(Path(out), *job))

@@ -7,6 +7,7 @@ number of workers or on interruptions, and a smaller data set is the beginning o
 from __future__ import annotations
 
 import math
+import shutil
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -18,12 +19,10 @@ import numpy as np
 from fidec.console import Progress
 from fidec.errors import ConfigError, DataError
 from fidec.extras import require
-from fidec.make import shards
-from fidec.make.expert.policy import flipped
-from fidec.make.expert.store import Expert, expert_directory, find_expert
-from fidec.make.pool import OpenPool, run_jobs
+from fidec.make.episodes import OpenPool, join_shards, locked, open_partial, read_shard, run_jobs, shard_path
+from fidec.make.expert import Expert, expert_directory, find_expert, flipped
 from fidec.make.recipes import Recipe, find_recipe, settings, versions
-from fidec.make.world import SPLITS
+from fidec.make.worlds import SPLITS
 from fidec.store.files import find_json, sha256_file, write_json
 
 
@@ -95,28 +94,21 @@ def make_dataset(
     require("ogbench", "ogbench", f"making {recipe.name}")
     try:
         if recipe.expert and walker is None:
-            walker = _train_expert(directory, progress)
+            from fidec.make.expert_training import train_expert  # imports JAX
+
+            walker = train_expert(expert_directory(directory), progress=progress)
         wanted = settings(recipe, seed, walker.sha256 if walker else None)
-        with shards.locked(partial):
-            shards.open_partial(partial, wanted | {"versions": versions()}, overwrite=overwrite)
+        with locked(partial):
+            open_partial(partial, wanted | {"versions": versions()}, overwrite=overwrite)
             _make_episodes(recipe, seed, episodes, partial, workers, progress, walker, open_pool)
             record = _finish(directory, recipe, wanted, episodes, partial)
-            shards.remove_partial(partial)
+            shutil.rmtree(partial, ignore_errors=True)
     except OSError as error:
         raise DataError(
             f"{error.filename or directory}: cannot write the data set ({error.strerror or error}). Check "
             "permissions and free space, then run the same command again: finished episodes are kept."
         ) from error
     return _made(directory, record, time.monotonic() - start, reused=False)
-
-
-def _train_expert(directory: Path, progress: bool) -> Expert:
-    from fidec.make.expert.train import train_expert  # imports JAX
-
-    path = expert_directory(directory)
-    if progress:
-        print(f"training the ant's expert in {path}; if stopped, the same command continues it", file=sys.stderr)
-    return train_expert(path, progress=progress)
 
 
 def _check_arguments(**arguments: tuple[int, int]) -> None:
@@ -184,7 +176,7 @@ def _make_episodes(
     open_pool: OpenPool | None,
 ) -> None:
     jobs = [(split, index) for split in SPLITS for index in range(episodes[split])]
-    todo = [job for job in jobs if shards.read_shard(shards.shard_path(partial, *job), recipe) is None]
+    todo = [job for job in jobs if read_shard(shard_path(partial, *job), recipe) is None]
     done = len(jobs) - len(todo)
     rows = recipe.episode_rows
     with Progress(len(jobs) * rows, done * rows, name=recipe.name, unit="row", enabled=progress) as bar:
@@ -217,7 +209,7 @@ def _finish(
         leftover.unlink()
     paths = _paths(directory, recipe.name)
     for split in SPLITS:
-        shards.join_shards(partial, split, episodes[split], recipe, paths[split])
+        join_shards(partial, split, episodes[split], recipe, paths[split])
     record = {
         "made_by": "fidec data make (regenerated with OGBench's scripted oracles; not the official file)",
         "settings": wanted,

@@ -27,7 +27,7 @@ class Recipe:
     episode_rows: int
     noise: float
     noise_smoothing: float = 0.0
-    rendering: str | None = None  # of images: "exact" (as OGBench renders) or "fast" (fidec.envs.fast_render)
+    rendering: str | None = None  # of images: "exact" (as OGBench renders) or "fast" (fidec.envs.render)
     expert: bool = False  # whether the ant's expert walks
 
     @property
@@ -57,25 +57,18 @@ def _navigate(maze: str, episode_rows: int) -> Recipe:
     return Recipe(f"{maze}-navigate-v0", f"{maze}-v0", "navigate", episode_rows, 0.2 if ant else 0.5, expert=ant)
 
 
+_ARMS = ("cube-single", "cube-double", "scene", "puzzle-3x3", "puzzle-4x4")
+_MAZES = {"medium": 1001, "large": 1001, "giant": 2001}  # rows of an episode
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
     for recipe in (
-        _play("cube-single"),
-        _play("cube-double"),
-        _play("scene"),
-        _play("puzzle-3x3"),
-        _play("puzzle-4x4"),
-        _visual_play("cube-single"),
-        _visual_play("cube-double"),
-        _visual_play("scene"),
-        _visual_play("puzzle-3x3"),
-        _visual_play("puzzle-4x4"),
-        _navigate("pointmaze-medium", 1001),
-        _navigate("pointmaze-large", 1001),
-        _navigate("pointmaze-giant", 2001),
-        _navigate("antmaze-medium", 1001),
-        _navigate("antmaze-large", 1001),
-        _navigate("antmaze-giant", 2001),
+        *map(_play, _ARMS),
+        *map(_visual_play, _ARMS),
+        *(
+            _navigate(f"{walker}-{maze}", rows)
+            for walker in ("pointmaze", "antmaze")
+            for maze, rows in _MAZES.items()
+        ),
     )
 }
 

@@ -1,6 +1,6 @@
-"""A process that makes episodes: `python -m fidec.make.worker`, started by `fidec.make.pool`.
+"""A process that makes episodes: `python -m fidec.make.worker`, started by `fidec.make.episodes`.
 
-With a file that `fidec.make.remote` wrote it makes the episodes that the file lists, and ends.
+With a file as argument it makes the episodes that the file lists, and ends.
 """
 
 from __future__ import annotations
@@ -13,22 +13,11 @@ from typing import Any
 
 from fidec.errors import FidecError
 from fidec.launch import serve
-from fidec.make.expert.policy import Policy
-from fidec.make.expert.store import load_expert
+from fidec.make.episodes import read_shard, shard_path, write_arrays
+from fidec.make.expert import load_expert
 from fidec.make.recipes import Recipe
-from fidec.make.shards import read_shard, shard_path, write_arrays
+from fidec.make.worlds import open_world
 from fidec.store.files import read_json
-
-
-def open_world(recipe: Recipe, policy: Policy | None = None) -> Any:
-    """The environment and oracles of a recipe, with a method `episode(seed, split, index)`; ants need a policy."""
-    if recipe.kind in ("play", "visual-play"):
-        from fidec.make.play import PlayWorld
-
-        return PlayWorld(recipe)
-    from fidec.make.navigate import NavigateWorld
-
-    return NavigateWorld(recipe, policy)
 
 
 def start(setup: dict[str, Any]) -> Callable[[tuple[str, int]], None]:
@@ -48,15 +37,12 @@ def make_listed(path: Path) -> None:
     listed = read_json(path)
     setup = listed["setup"]
     os.environ.update(setup["environ"])  # before MuJoCo is imported
-    missing = [(split, index) for split, index in listed["jobs"] if not _exists(setup, split, index)]
+    directory, recipe = Path(setup["directory"]), Recipe(**setup["recipe"])
+    missing = [job for job in listed["jobs"] if read_shard(shard_path(directory, *job), recipe) is None]
     if missing:
         make = start(setup)
         for job in missing:
             make(job)
-
-
-def _exists(setup: dict[str, Any], split: str, index: int) -> bool:
-    return read_shard(shard_path(Path(setup["directory"]), split, index), Recipe(**setup["recipe"])) is not None
 
 
 def main(argv: list[str]) -> None:

@@ -144,7 +144,7 @@ def _locks() -> str:
 
 
 def is_shared(directory: Path, table: Path = Path("/proc/self/mounts")) -> bool:
-    """Whether other machines may write to the file system of a directory: unless it is of a kind that has one."""
+    """Whether other machines may write to a directory: True unless it is on a known local file system."""
     try:
         mounts = [line.split() for line in table.read_text().splitlines()]
     except OSError:

@@ -1,81 +1,176 @@
-"""The logs of a run: JSON lines, one per event, and a copy of the numbers for TensorBoard and for a tracker.
+"""The logs of a run: files of JSON lines, one per event. Every line ends with a checksum of the rest.
+
+    {"step": 1000, "training/loss": 0.25, "crc32": "9f1c07aa"}
+
+The checksum is the CRC-32 of the line without that field, so a line is still JSON for any other program. Lines of
+older versions have none and are read without the check.
 
 `train.jsonl`, `eval.jsonl`, `episodes.jsonl` and `exploration.jsonl` hold nothing that depends on the clock. Each
 checkpoint records their lengths. A resumed run cuts them back to these lengths, so that they end up byte for byte as
 in an uninterrupted run. Everything that depends on the clock goes to `time.jsonl`, which is only appended to.
+TensorBoard and a tracker get a copy of the numbers (`fidec.store.trackers`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
+import json
 import os
-import socket
-import struct
-import time
+import re
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
+from fidec.errors import RunError
 from fidec.store import files
-from fidec.store.jsonl import JsonlLog
-from fidec.store.trackers import Tracking
+from fidec.store.schema import check, parse_json
+from fidec.store.trackers import TensorBoardLog, Tracking
 
 REPLAYED = ("train", "eval", "episodes", "exploration")
 LAZY = ("exploration",)  # created with its first row, so that a run without an online phase has none
+# The end of a line. Any key and value match, because one of them may be damaged; damaged punctuation is not JSON.
+_END = re.compile(rb', "(.{5})": "(.{8})"\}', re.DOTALL)
+_LENGTH = len(b', "crc32": "01234567"}')
 
 
-class TensorBoardLog:
-    """Scalars as TensorBoard events.
+class Event(TypedDict):
+    """Every event is of a step. Its other values are numbers, text, or objects of these."""
 
-    tensorboardX's usual writer passes events to a thread. If a full disk ends that thread, training waits for it for
-    ever. All its writers open the file by its path, where another run may be by then.
-    """
+    step: int
 
-    def __init__(
-        self, directory: str | Path, purge_step: int | None = None, verify: Callable[[], None] = files.nothing
-    ):
-        from tensorboardX.record_writer import masked_crc32c
 
-        # The message types are created at import, so a type checker does not see them.
-        event_pb2 = importlib.import_module("tensorboardX.proto.event_pb2")
-        summary_pb2 = importlib.import_module("tensorboardX.proto.summary_pb2")
-        self._event, self._summary, self._checksum = event_pb2.Event, summary_pb2.Summary, masked_crc32c
-        self.directory, now = Path(directory), time.time_ns()
-        # TensorBoard reads the seconds. Without the rest a quick resume would continue the earlier file.
-        name = f"events.out.tfevents.{now // 10**9}.{socket.gethostname()}.{now % 10**9:09d}.{os.getpid()}"
-        with files.writing(self.directory, "TensorBoard's events"):
-            files.make_directory(self.directory, verify)
-            self._file = open(files.open_to_append(self.directory / name, verify), "ab")  # noqa: SIM115
-            self._append(file_version="brain.Event:2")
-            if purge_step is not None:
-                start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-                self._append(step=purge_step, session_log=start)
+def line_of(event: Mapping[str, Any]) -> bytes:
+    """An event as a line, with its checksum. NaN and infinity, which JSON cannot hold, are written as null."""
+    text = json.dumps(files.to_builtin(event), allow_nan=False).encode()
+    return b'%s, "crc32": "%08x"}\n' % (text[:-1], zlib.crc32(text))
 
-    def write(self, step: int, values: Mapping[str, Any]) -> None:
-        """Write those of `values` that are single numbers."""
-        numbers = {tag: files.to_builtin(value) for tag, value in values.items()}
-        scalars = [
-            self._summary.Value(tag=tag, simple_value=float(number))
-            for tag, number in numbers.items()
-            if isinstance(number, int | float)
-        ]
-        if not scalars:
-            return
-        with files.writing(self.directory, "TensorBoard's events"):
-            self._append(step=step, summary=self._summary(value=scalars))
+
+def parse_line(line: bytes, schema: Any = dict) -> dict[str, Any]:
+    """The event of a line without its line end; ValueError if it is damaged or does not fit its schema."""
+    if end := _END.fullmatch(line[-_LENGTH:]):
+        line = line[:-_LENGTH] + b"}"
+        if end.groups() != (b"crc32", b"%08x" % zlib.crc32(line)):
+            raise ValueError("it does not have its checksum")
+    event = parse_json(line)
+    check(event, Event)
+    check(event, schema)
+    return event
+
+
+def read_jsonl(path: str | Path, schema: Any = dict) -> list[dict[str, Any]]:
+    """Every event of a JSON-lines file. An unfinished last line, of a crash or of a running run, is left out."""
+    path = Path(path)
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
+    events = []
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            events.append(parse_line(line, schema))
+        except ValueError as error:
+            raise RunError(f"{path}, line {number} was changed or damaged: {error}") from error
+    return events
+
+
+class JsonlLog:
+    """An append-only file of JSON lines."""
+
+    def __init__(self, path: str | Path, verify: Callable[[], None] = files.nothing):
+        self.path, self._verify = Path(path), verify
+        with files.writing(self.path, self.path.name):
+            self._file = files.open_to_append(self.path, verify)
+            self._drop_torn_line()
+
+    def write(self, event: Mapping[str, Any]) -> None:
+        """Append one event. If the disk is full the file keeps its whole lines and `RunError` is raised."""
+        self.write_all([event])
+
+    def write_all(self, events: Iterable[Mapping[str, Any]]) -> None:
+        data = memoryview(b"".join(map(line_of, events)))
+        before = self.position()
+        with files.writing(self.path, self.path.name):
+            try:
+                while data:
+                    data = data[os.write(self._file, data) :]
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._file, before)
+                raise
+
+    def position(self) -> int:
+        """The length of the file in bytes."""
+        return os.fstat(self._file).st_size
+
+    def sync(self) -> None:
+        with files.writing(self.path, self.path.name):
+            os.fsync(self._file)
+
+    def cut_back(self, position: int, step: int | None = None, salvage: bool = False) -> str | None:
+        """Cut the file back to its length at a checkpoint, after a check of the lines before.
+
+        `RunError` if they are not all there. With `salvage` those of them that are whole, and not later than `step`
+        if that is given, stay instead, and the result says what is lost.
+        """
+        size = min(position, self.position())
+        with files.writing(self.path, self.path.name):
+            *lines, torn = os.pread(self._file, size, 0).split(b"\n")
+        rows = [_try_to_parse(line) for line in lines]
+        damaged = [str(number) for number, row in enumerate(rows, start=1) if row is None]
+        found = []
+        if size < position or torn:
+            found.append(f"it has {self.position()} bytes, and no line ends at byte {position} as in the checkpoint")
+        if damaged:
+            found.append(f"damaged lines: {', '.join(damaged[:10])}{' and more' if len(damaged) > 10 else ''}")
+        if not found:
+            with files.writing(self.path, self.path.name):
+                os.ftruncate(self._file, position)
+            return None
+        what = f"{self.path} was changed or lost ({'; '.join(found)})"
+        if not salvage:
+            raise RunError(
+                f"{what}. Restore it from a copy, or continue without the lost rows: add --salvage to --resume."
+            )
+        pairs = [(line, row.get("step")) for line, row in zip(lines, rows, strict=True) if row is not None]
+        kept = [(line, own) for line, own in pairs if step is None or not isinstance(own, int) or own <= step]
+        self._replace(b"".join(line + b"\n" for line, _ in kept))
+        return f"{what}: " + (
+            f"the last of {len(kept)} rows left is of step {kept[-1][1]}" if kept else "none of its rows are left"
+        )
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # what could not be flushed was reported when it was written
-            self._file.close()
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
-    def _append(self, **values: Any) -> None:
-        """Write an event as a record of TensorFlow: its length and its bytes, each with a checksum."""
-        data = self._event(wall_time=time.time(), **values).SerializeToString()
-        for part in (struct.pack("<Q", len(data)), data):
-            self._file.write(part + struct.pack("<I", self._checksum(part)))
-        self._file.flush()
-        os.fsync(self._file.fileno())
+    def _replace(self, content: bytes) -> None:
+        self.close()
+        files.atomic_write(self.path, content, self._verify)
+        with files.writing(self.path, self.path.name):
+            self._file = files.open_to_append(self.path, self._verify)
+
+    def _drop_torn_line(self) -> None:
+        """Cut off the half of a line that a process killed inside a write leaves behind."""
+        end = size = self.position()
+        while end:
+            start = max(0, end - 65536)
+            newline = os.pread(self._file, end - start, start).rfind(b"\n")
+            if newline >= 0:
+                end = start + newline + 1
+                break
+            end = start
+        if end < size:
+            os.ftruncate(self._file, end)
+
+
+def _try_to_parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        return parse_line(line)
+    except ValueError:
+        return None
 
 
 class RunLog:

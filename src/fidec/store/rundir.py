@@ -21,17 +21,15 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 from fidec.errors import RunError
 from fidec.store import files, lease, lock
 from fidec.store.directories import restore_directory
-from fidec.store.jsonl import read_jsonl
-from fidec.store.logs import REPLAYED
-from fidec.store.records import ROWS, Config, Environment, Marker, Status
+from fidec.store.logs import REPLAYED, read_jsonl
 
 if TYPE_CHECKING:
-    from fidec.store.mirror import Mirror
+    from fidec.store.remote_run import Mirror
 
 MARKER = "run.json"
 LOCK, LEASE = "lock", lease.DIRECTORY
@@ -49,6 +47,77 @@ CONTENTS = (
 )
 # Of these, what a run without a step does not have, or has empty.
 RESULTS = (*(f"{name}.jsonl" for name in REPLAYED), "checkpoints", "replay", "policy", AUDIT)
+
+# --- what its JSON files hold, as schemas (`fidec.store.schema`). Entries that nobody reads are left out ---------
+
+
+class Marker(TypedDict):
+    format: Literal["fidec-run"]
+
+
+class Status(TypedDict):
+    state: str
+    step: int
+
+
+class Origin(TypedDict, total=False):
+    """What is known of a data file."""
+
+    file: str | None
+    regenerated: bool | None
+    file_sha256: str | None
+
+
+class Facts(TypedDict):
+    """A data set that a run was trained on."""
+
+    source: str
+    transitions: int
+    sha256: str
+    info: NotRequired[Origin | None]
+    findings: NotRequired[list[str]]  # warnings of the check, if there was one
+
+
+class Environment(TypedDict, total=False):
+    dataset: Facts | None
+    buffer: Facts | None
+    packages: dict[str, str | None]
+    resumed: list[dict[str, Any]]
+
+
+class Config(TypedDict, total=False):
+    """What is read without the method. `train.stored.config_of` checks the rest."""
+
+    algo: str
+    preset: str
+    task: str | None
+    env: str | None
+    data: str | None
+    steps: int | None
+    online_steps: int
+    options: dict[str, Any] | None
+    sha256: str
+
+
+Evaluation = TypedDict(
+    "Evaluation",
+    {
+        "evaluation/n": int,
+        "evaluation/n_failed": int,
+        "evaluation/score": float | None,
+        "evaluation/success": float | None,
+        "evaluation/success_low": float | None,
+        "evaluation/success_high": float | None,
+        "evaluation/return": float | None,
+        "evaluation/return_low": float | None,
+        "evaluation/return_high": float | None,
+    },
+    total=False,
+)
+ROWS: dict[str, Any] = {"train": dict[str, float | None], "time": dict[str, float | None], "eval": Evaluation}
+
+
+# --- the directory ---------------------------------------------------------------------------------------------
 
 
 class RunDirectory:
@@ -119,7 +188,8 @@ class RunDirectory:
         check_links(path)
         held = lock.hold(path / LOCK)
         if held.taken_over:
-            _replace_logs(path)
+            for log in path.glob("*.jsonl"):  # a process that was taken for dead then writes into the old file
+                files.atomic_write(log, log.read_bytes())
         with contextlib.suppress(OSError):
             _give_back(path)
             restore_directory(path / "policy")
@@ -344,12 +414,6 @@ def _give_back(path: Path) -> None:
         for entry in list(moving.iterdir()):
             os.rename(entry, path / entry.name)
         moving.rmdir()
-
-
-def _replace_logs(path: Path) -> None:
-    """Replace each log by a copy. A process that was taken for dead and has it open then writes into the old file."""
-    for log in path.glob("*.jsonl"):
-        files.atomic_write(log, log.read_bytes())
 
 
 def _leftovers(path: Path) -> list[Path]:

@@ -13,7 +13,7 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TypedDict
@@ -22,9 +22,8 @@ import platformdirs
 
 from fidec.errors import RunError
 from fidec.store import files, lock
-from fidec.store.mirror import Mirror
 from fidec.store.remote import Store, Unreachable, as_url
-from fidec.store.snapshots import Snapshot, numbers, pull, snapshots
+from fidec.store.remote_run import Mirror, Snapshot, numbers, pull, snapshots
 
 ORIGIN = "origin.json"
 TOKENS = 4  # of the last processes
@@ -68,7 +67,9 @@ def stage_new(url: str, overwrite: bool, stack: ExitStack) -> Mirror:
     directory = _locked(url, stack)
     found = numbers(store)
     base = next(snapshots(store, _to_stderr), None) if found else None
-    if found and not overwrite and (base is None or _has_results(base.files)):
+    # A run that has not trained is replaced without --overwrite.
+    trained = base is None or any(name.startswith(("checkpoints/", "policy/", "flow/")) for name in base.files)
+    if found and trained and not overwrite:
         raise RunError(
             f"{url} holds a run already. Continue it with --resume {url}, replace it with --overwrite, or choose "
             "another --out."
@@ -142,11 +143,6 @@ def _claimed(mirror: Mirror) -> Mirror:
     mirror.claim()
     _to_stderr(f"trains in {mirror.directory}, mirrored to {mirror.url}")
     return mirror
-
-
-def _has_results(names: Iterable[str]) -> bool:
-    """Whether the files are of a run that has trained. Another one is replaced without --overwrite."""
-    return any(name.startswith(("checkpoints/", "policy/", "flow/")) for name in names)
 
 
 def _tokens(directory: Path) -> list[str]:

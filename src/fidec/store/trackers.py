@@ -1,4 +1,4 @@
-"""Experiment trackers: Weights & Biases, trackio and MLflow. They get a copy of a run's numbers.
+"""Copies of a run's numbers for TensorBoard and for a tracker: Weights & Biases, trackio or MLflow.
 
 A tracker is an option, and the run does not depend on it: its first error is reported, and the rest of the run is not
 tracked. Where the numbers go is the tracker's own business (`WANDB_MODE=offline`, `TRACKIO_DIR`,
@@ -8,6 +8,11 @@ tracked. Where the numbers go is the tracker's own business (`WANDB_MODE=offline
 from __future__ import annotations
 
 import contextlib
+import importlib
+import os
+import socket
+import struct
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -118,6 +123,12 @@ def check_installed(name: str) -> None:
     TRACKERS[name].package()
 
 
+def single_numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """Those of `values` that are single numbers. NaN and infinity are none."""
+    plain = {name: files.to_builtin(value) for name, value in values.items()}
+    return {name: float(value) for name, value in plain.items() if isinstance(value, int | float)}
+
+
 class Tracking:
     """A tracker whose errors do not stop the run."""
 
@@ -143,8 +154,7 @@ class Tracking:
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Pass on those of `values` that are single numbers."""
-        plain = {name: files.to_builtin(value) for name, value in values.items()}
-        numbers = {name: float(v) for name, v in plain.items() if isinstance(v, int | float)}
+        numbers = single_numbers(values)
         if self._tracker is not None and numbers:
             tracker = self._tracker
             self._guarded(lambda: tracker.log(step, numbers))
@@ -161,3 +171,53 @@ class Tracking:
             self._tracker = None
             with contextlib.suppress(Exception):
                 self._message(f"{self._name} failed and is not used from here on: {type(error).__name__}: {error}")
+
+
+class TensorBoardLog:
+    """Scalars as TensorBoard events.
+
+    tensorboardX's usual writer passes events to a thread. If a full disk ends that thread, training waits for it for
+    ever. All its writers open the file by its path, where another run may be by then.
+    """
+
+    def __init__(
+        self, directory: str | Path, purge_step: int | None = None, verify: Callable[[], None] = files.nothing
+    ):
+        from tensorboardX.record_writer import masked_crc32c
+
+        # The message types are created at import, so a type checker does not see them.
+        event_pb2 = importlib.import_module("tensorboardX.proto.event_pb2")
+        summary_pb2 = importlib.import_module("tensorboardX.proto.summary_pb2")
+        self._event, self._summary, self._checksum = event_pb2.Event, summary_pb2.Summary, masked_crc32c
+        self.directory, now = Path(directory), time.time_ns()
+        # TensorBoard reads the seconds. Without the rest a quick resume would continue the earlier file.
+        name = f"events.out.tfevents.{now // 10**9}.{socket.gethostname()}.{now % 10**9:09d}.{os.getpid()}"
+        with files.writing(self.directory, "TensorBoard's events"):
+            files.make_directory(self.directory, verify)
+            self._file = open(files.open_to_append(self.directory / name, verify), "ab")  # noqa: SIM115
+            self._append(file_version="brain.Event:2")
+            if purge_step is not None:
+                start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+                self._append(step=purge_step, session_log=start)
+
+    def write(self, step: int, values: Mapping[str, Any]) -> None:
+        """Write those of `values` that are single numbers."""
+        scalars = [
+            self._summary.Value(tag=tag, simple_value=number) for tag, number in single_numbers(values).items()
+        ]
+        if not scalars:
+            return
+        with files.writing(self.directory, "TensorBoard's events"):
+            self._append(step=step, summary=self._summary(value=scalars))
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # what could not be flushed was reported when it was written
+            self._file.close()
+
+    def _append(self, **values: Any) -> None:
+        """Write an event as a record of TensorFlow: its length and its bytes, each with a checksum."""
+        data = self._event(wall_time=time.time(), **values).SerializeToString()
+        for part in (struct.pack("<Q", len(data)), data):
+            self._file.write(part + struct.pack("<I", self._checksum(part)))
+        self._file.flush()
+        os.fsync(self._file.fileno())

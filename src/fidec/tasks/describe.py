@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from fidec.tasks.benchmark import Task
-from fidec.tasks.protocol import Protocol
-from fidec.tasks.reported import Reported
+from fidec.tasks import Task
+from fidec.tasks.paper import Protocol, Reported
 
 
 def number(reported: Any) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from fidec import rng
 from fidec.algos import Algorithm
-from fidec.envs.lanes import Failure, Lanes, Transition, exploration_seed
+from fidec.envs.exploration import Failure, Lanes, Transition, exploration_seed
 from fidec.errors import EnvError
 from fidec.store.replay import Rows
 from fidec.train.config import OnlineConfig

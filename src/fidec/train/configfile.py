@@ -16,7 +16,7 @@ from fidec.data.source import source_from
 from fidec.envs.factory import is_function
 from fidec.errors import ConfigError, naming
 from fidec.store.rundir import MARKER, check_config
-from fidec.store.tables import TableReader, read_table
+from fidec.store.schema import TableReader, read_table
 from fidec.train.config import RunConfig
 from fidec.train.protocol import resolve_options, task_options
 

@@ -19,9 +19,8 @@ import jax.numpy as jnp
 from fidec import algos, rng
 from fidec.console import Output
 from fidec.data.feed import host_device
-from fidec.envs.evaluate import compare, measure, summarise
+from fidec.envs.evaluation import EnvPool, Episode, compare, measure, summarise
 from fidec.envs.factory import EnvFactory, MakeEnv, factory_of
-from fidec.envs.pool import EnvPool, Episode
 from fidec.envs.processes import EnvProcesses
 from fidec.errors import ConfigError, EnvError, FidecError
 from fidec.launch import env_processes, usable_cores
@@ -137,7 +136,7 @@ class Evaluator:
 def check_spaces(name: str, envs: EnvProcesses, spec: Spec) -> None:
     """Raise an EnvError if the environments' observations or actions are not those of the data.
 
-    The bounds of actions were compared when the environments were made (`fidec.envs.control.fitted`). Parts that the
+    The bounds of actions were compared when the environments were made (`fidec.envs.wrappers.fitted`). Parts that the
     data does not have are named on stderr.
     """
     _check_parts(name, envs.observation_shape, spec)

@@ -24,9 +24,9 @@ from fidec.algos import Algorithm
 from fidec.data.dataset import returns_of
 from fidec.data.feed import DeviceFeed, Feed
 from fidec.data.sampling import Sampling, Source
-from fidec.envs.evaluate import reported
+from fidec.envs.evaluation import reported
+from fidec.envs.exploration import Lanes, Transition
 from fidec.envs.factory import EnvFactory
-from fidec.envs.lanes import Lanes, Transition
 from fidec.errors import ConfigError, EnvError
 from fidec.store.replay import ReplayStore
 from fidec.train import dispatch, loop

@@ -17,9 +17,8 @@ import jax
 import numpy as np
 
 from fidec import algos, bandit
-from fidec.envs.evaluate import summarise
+from fidec.envs.evaluation import Episode, summarise
 from fidec.envs.factory import EnvFactory
-from fidec.envs.pool import Episode
 from fidec.errors import ConfigError, EnvError
 from fidec.stats import bootstrap_mean, paired_difference, wilson
 from fidec.store import files

@@ -97,7 +97,7 @@ class Session(Run):
     make_feed: Callable[[int], Feed] | None = None  # of the given step, with the flow's proposals if it has any
     online_algorithm: Algorithm | None = None  # for the online phase, if the run has one
     held_out: Validation | None = None
-    declaration: str = ""  # of the environment, for the policy (`fidec.envs.family.TaskInfo`)
+    declaration: str = ""  # of the environment, for the policy (`fidec.envs.families.TaskInfo`)
     action_bounds: Any = None  # of the data, if the policy's own are a part of them
     statistics: dict[str, Any] | None = None  # of the data, for the policy (`fidec.data.statistics`)
     evaluated: bool = True  # whether the evaluation that is due at this step was made, or is in the background

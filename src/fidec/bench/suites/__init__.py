@@ -20,10 +20,9 @@ from fidec import tasks
 from fidec.data.source import source_from
 from fidec.errors import ConfigError
 from fidec.register import Register
-from fidec.store.tables import TableReader, read_table
+from fidec.store.schema import TableReader, read_table
 from fidec.tasks import Task
-from fidec.tasks.ablation import REPORTED
-from fidec.tasks.protocol import ONLINE_ONLY
+from fidec.tasks.paper import ONLINE_ONLY, REPORTED
 
 DIRECTORY = Path(__file__).parent
 KEYS = ("summary", "setting", "tasks", "methods", "scale", "seeds")

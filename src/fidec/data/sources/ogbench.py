@@ -30,8 +30,7 @@ from fidec.data.mapped import take
 from fidec.data.npz import read_npz
 from fidec.data.source import CacheDir, DataSource, reject_bounds, unchanged
 from fidec.errors import ConfigError, DataError
-from fidec.extras import require
-from fidec.quiet import global_numpy_seed, quiet
+from fidec.extras import global_numpy_seed, quiet, require
 from fidec.register import unknown
 
 _KEYS = ("observations", "actions", "terminals", "qpos", "button_states")

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from fidec.envs.family import EnvFamily, EnvOptions, TaskInfo, takes_render_mode
+from fidec.envs.families import EnvFamily, EnvOptions, TaskInfo, takes_render_mode
 from fidec.envs.worker import describe
 from fidec.errors import ConfigError
 

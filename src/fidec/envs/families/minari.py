@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import gymnasium
 
 from fidec.data.sources.minari import minari_folder, read_metadata
-from fidec.envs.adroit import import_robotics
-from fidec.envs.family import EnvFamily, EnvOptions, TaskInfo
+from fidec.envs.families import EnvFamily, EnvOptions, TaskInfo
+from fidec.envs.families.d4rl import import_robotics
 from fidec.errors import EnvError
 
 _ROBOTICS = {
@@ -32,33 +32,14 @@ _GYMNASIUM = {
     "MountainCarContinuous": r"MountainCarContinuous-v\d+",
 }
 _NUMBERS = {
-    "continuing_task",
-    "reset_target",
-    "terminate_on_tasks_completed",
-    "remove_task_when_completed",
-    "object_noise_ratio",
-    "forward_reward_weight",
-    "ctrl_cost_weight",
-    "contact_cost_weight",
-    "healthy_reward",
-    "terminate_when_unhealthy",
-    "reset_noise_scale",
-    "exclude_current_positions_from_observation",
-    "include_cfrc_ext_in_observation",
-    "use_contact_forces",
+    *("continuing_task", "reset_target", "terminate_on_tasks_completed", "remove_task_when_completed"),
+    *("object_noise_ratio", "forward_reward_weight", "ctrl_cost_weight", "contact_cost_weight", "healthy_reward"),
+    *("terminate_when_unhealthy", "reset_noise_scale", "exclude_current_positions_from_observation"),
+    *("include_cfrc_ext_in_observation", "use_contact_forces"),
 }
 _WORDS = {"reward_type": {"sparse", "dense"}}
-_LISTS = {
-    "tasks_to_complete": {
-        "bottom burner",
-        "top burner",
-        "light switch",
-        "slide cabinet",
-        "hinge cabinet",
-        "microwave",
-        "kettle",
-    }
-}
+_KITCHEN = "bottom burner, top burner, light switch, slide cabinet, hinge cabinet, microwave, kettle"
+_LISTS = {"tasks_to_complete": set(_KITCHEN.split(", "))}
 _CELLS = {0, 1, "r", "g", "c"}  # of a maze_map: free, wall, start, goal, start or goal
 _LONGEST = 1_000_000  # steps of an episode
 

@@ -8,9 +8,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from fidec.envs.family import EnvFamily, EnvOptions, TaskInfo
-from fidec.extras import require
-from fidec.quiet import global_numpy_seed
+from fidec.envs.families import EnvFamily, EnvOptions, TaskInfo
+from fidec.extras import global_numpy_seed, require
 
 # The task that `...-singletask-v0` stands for. OGBench sets it while it makes an environment, not in its registry.
 _DEFAULT_TASKS = {"antsoccer": 4, "cube": 2, "scene": 2, "puzzle-3x3": 4, "puzzle-4x4": 4, "puzzle": 2}
@@ -64,7 +63,7 @@ def make(info: TaskInfo, options: EnvOptions) -> gymnasium.Env:
         disable_env_checker=True,
     )
     if info.visual and options.rendering == "fast":
-        from fidec.envs.fast_render import install
+        from fidec.envs.render import install
 
         install(env)
     return _SeededReset(env)

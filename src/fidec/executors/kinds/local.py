@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO
 
-from fidec.executors.executor import Executor, Pool, Request, Work
+from fidec.executors import Executor, Pool, Request, Work
 from fidec.launch import launch, share_cores, usable_cores
 
 

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fidec.errors import RunError
-from fidec.executors import attempt
-from fidec.executors.executor import LOST, Executor, Pool, Request, Work
+from fidec.executors import LOST, Executor, Pool, Request, Work, attempt
 from fidec.executors.kinds.local import memory_share
 from fidec.extras import require
 from fidec.launch import usable_cores

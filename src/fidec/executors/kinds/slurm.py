@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fidec.errors import ConfigError, RunError
-from fidec.executors import attempt
-from fidec.executors.executor import LOST, Executor, Pool, Request, Work
+from fidec.executors import LOST, Executor, Pool, Request, Work, attempt
 from fidec.extras import require
 
 HOURS = 24.0  # the time limit of a job, unless the user gives one

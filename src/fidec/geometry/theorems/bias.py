@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.axes import Axes
 
-from fidec.geometry.exact import Mixture, axis_aligned
+from fidec.geometry.landscapes import Mixture, axis_aligned
 from fidec.geometry.theorems.kl import MIXTURE
 from fidec.geometry.theorems.result import Result, slope
 from fidec.ops import flow
@@ -149,9 +149,9 @@ def score_bias() -> Result:
     )
 
 
-def _crossing(ratio: np.ndarray, level: float = 0.1) -> float:
-    """The eps at which an increasing ratio reaches the level; a power law between grid points."""
-    return float(np.exp(np.interp(np.log(level), np.log(ratio), np.log(DISTANCES))))
+def _crossing(ratio: np.ndarray) -> float:
+    """The eps at which an increasing ratio reaches a tenth; a power law between grid points."""
+    return float(np.exp(np.interp(np.log(0.1), np.log(ratio), np.log(DISTANCES))))
 
 
 def _notes(m: dict[str, float]) -> list[str]:

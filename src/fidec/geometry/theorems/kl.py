@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.axes import Axes
 
-from fidec.geometry.exact import Mixture, axis_aligned, grid
+from fidec.geometry.landscapes import Mixture, axis_aligned, grid
 from fidec.geometry.theorems.result import Result, slope
 from fidec.ops import fisher, jacobian
 from fidec.plots import BLUE, GREEN, INK, ORANGE, PURPLE, RED

@@ -7,6 +7,7 @@ was interrupted continues exactly as if it had not been.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -24,13 +25,11 @@ from fidec.algos import rlpd
 from fidec.console import Progress
 from fidec.data import replay
 from fidec.errors import DataError
-from fidec.make.expert.policy import Layers, Policy, flipped, layers_of, turned
-from fidec.make.expert.store import RECORD, Expert, load_expert, save_expert
-from fidec.make.expert.track import Track
-from fidec.make.navigate import NavigateWorld
+from fidec.extras import global_numpy_seed, quiet, require
+from fidec.make.episodes import locked
+from fidec.make.expert import RECORD, Expert, Layers, Policy, flipped, layers_of, load_expert, save_expert, turned
 from fidec.make.recipes import RECIPES, versions
-from fidec.make.shards import locked
-from fidec.quiet import global_numpy_seed
+from fidec.make.worlds import NavigateWorld
 from fidec.store.checkpoint import Checkpoints
 from fidec.store.files import remove, to_builtin
 from fidec.train.loop import Keys, keys_of
@@ -38,6 +37,43 @@ from fidec.types import Batch, PRNGKey, Spec
 
 CHECKPOINT_SECONDS = 300.0
 _RECENT = 20  # episodes that the displayed return is a mean of
+
+
+class Track:
+    """One ant on open ground. It draws from its arguments and from NumPy's global generator: seed both."""
+
+    def __init__(self, episode_steps: int):
+        self._mujoco = require("mujoco", "ogbench", "the ant's expert")
+        self._kind = self._mujoco.mjtState.mjSTATE_INTEGRATION
+        ant = require("ogbench.online_locomotion.ant", "ogbench", "the ant's expert")
+        wrappers = require("ogbench.online_locomotion.wrappers", "ogbench", "the ant's expert")
+        with quiet():
+            self._env: Any = wrappers.GymXYWrapper(ant.AntEnv())  # sets directions and rewards
+        self._body = self._env.unwrapped
+        self._length = episode_steps
+        self.action_dim = int(self._body.action_space.shape[0])
+        self.age = 0
+
+    def reset(self, seed: int) -> np.ndarray:
+        self.age = 0
+        return self._env.reset(seed=seed)[0]
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
+        """Observation, reward, whether the ant failed, whether its time is over."""
+        observation, reward, failed, _, _ = self._env.step(action)
+        self.age += 1
+        return observation, float(reward), bool(failed), self.age >= self._length
+
+    def get_state(self) -> np.ndarray:
+        physics = np.empty(self._mujoco.mj_stateSize(self._body.model, self._kind))
+        self._mujoco.mj_getState(self._body.model, self._body.data, physics, self._kind)
+        return np.concatenate([[self.age], self._env.z, physics])
+
+    def set_state(self, state: np.ndarray) -> None:
+        self.age, self._env.z, physics = int(state[0]), state[1:3].copy(), state[3:]
+        self._env.num_steps = self.age
+        self._mujoco.mj_setState(self._body.model, self._body.data, physics, self._kind)
+        self._mujoco.mj_step1(self._body.model, self._body.data)
 
 
 @dataclass(frozen=True)
@@ -76,6 +112,9 @@ def train_expert(
     with locked(directory):
         if (directory / RECORD).exists():  # another process was faster
             return load_expert(directory)
+        if progress:
+            text = f"training the ant's expert in {directory}; if stopped, the same command continues it"
+            print(text, file=sys.stderr)
         compilation.enable()
         trainer = Trainer(training, directory)
         with Progress(training.steps, trainer.steps, name="the ant's expert", enabled=progress) as bar:

@@ -1,29 +1,22 @@
-"""Environments as a policy acts in them: with the action bounds of its data, inside its range, and with its delay."""
+"""Environments as a policy acts in them: with the observations, action bounds and delay of its data."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict
+from gymnasium.spaces import Box, Dict, Space
 
 from fidec.data.delay import PENDING, Pending, with_pending
 from fidec.errors import ConfigError
-from fidec.parts import map_parts
+from fidec.parts import Frames, is_image, map_parts
+from fidec.types import Spec
 
 Bounds = tuple[Any, Any]  # the lowest and the highest action of each dimension
 TOLERANCE = 1e-5  # by the width of the bounds or by their size: bounds are often rounded to 32 bits
-
-
-class LimitActions(gymnasium.Wrapper):
-    """The same environment with another action space, inside its own."""
-
-    def __init__(self, env: gymnasium.Env, low: np.ndarray, high: np.ndarray):
-        super().__init__(env)
-        self.action_space = Box(low, high)
 
 
 def fitted(env: gymnasium.Env, name: str, policy: Bounds, data: Bounds, scale: bool) -> gymnasium.Env:
@@ -46,7 +39,9 @@ def fitted(env: gymnasium.Env, name: str, policy: Bounds, data: Bounds, scale: b
             raise _other_bounds(name, own, whole, int(np.argmax(far.any(0))))
     if np.allclose(wanted, [space.low, space.high]):
         return env
-    return LimitActions(env, *np.clip(wanted, *own).astype(np.float32))
+    limited = gymnasium.Wrapper(env)
+    limited.action_space = Box(*np.clip(wanted, *own).astype(np.float32))
+    return limited
 
 
 def _other_bounds(name: str, own: np.ndarray, data: np.ndarray, dimension: int) -> ConfigError:
@@ -59,12 +54,13 @@ def _other_bounds(name: str, own: np.ndarray, data: np.ndarray, dimension: int) 
     )
 
 
-def controlled(
-    make_env: Callable[[], gymnasium.Env], name: str, policy: Bounds, data: Bounds, scale: bool, delay: int
+def make_for_policy(
+    make_env: Callable[[], gymnasium.Env], name: str, spec: Spec, data: Bounds, scale: bool
 ) -> gymnasium.Env:
-    """Make an environment with the action bounds and the delay of a policy."""
-    env = fitted(make_env(), name, policy, data, scale)
-    return Delay(env, delay) if delay else env
+    """Make an environment with the action bounds, the delay and the observations of a policy."""
+    env = fitted(make_env(), name, spec.bounds, data, scale)
+    env = Delay(env, spec.delay) if spec.delay else env
+    return stacked(env, spec.frame_stack, spec.history, tuple(part.name for part in spec.parts))
 
 
 class Delay(gymnasium.Wrapper):
@@ -98,3 +94,62 @@ class Delay(gymnasium.Wrapper):
         self._pending.add(action)
         self._seen.append(map_parts(np.array, observation))  # a copy: a camera may draw every frame into one array
         return self._pending(self._seen[0]), *rest
+
+
+class FrameStack(gymnasium.Wrapper):
+    """The last `count` frames of images and the last `history` vectors, the oldest first. A reset repeats its own.
+
+    Of a Dict space only these `parts` are kept; `unused` names the others. The single part of a Dict is unwrapped, as
+    in data. An episode gives the same observations as if it were stored as data and stacked there. Gymnasium's
+    FrameStackObservation stacks along a new axis and keeps references, so that an environment that draws every frame
+    into one array would change earlier frames.
+    """
+
+    def __init__(self, env: gymnasium.Env, count: int = 1, history: int = 1, parts: Sequence[str] = ()):
+        super().__init__(env)
+        self.unused: tuple[str, ...] = ()
+        self._part: str | None = None  # the only one of a Dict
+        space: Any = env.observation_space
+        if isinstance(space, Dict):
+            spaces = {name: space[name] for name in parts if name in space.spaces} or dict(space.spaces)
+            self.unused = tuple(name for name in space.spaces if name not in spaces)
+            self._part = next(iter(spaces)) if len(spaces) == 1 and not parts else None
+            space = spaces if self._part is None else spaces[self._part]
+
+        def count_of(space: Space) -> int:
+            if not isinstance(space, Box) or space.shape == ():
+                return 1
+            return count if is_image(space.shape) else history
+
+        counts = map_parts(count_of, space)
+        spaces = map_parts(_repeated, space, counts)
+        self.observation_space = Dict(spaces) if isinstance(spaces, dict) else spaces
+        self._frames = Frames(counts)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._frames.reset()
+        return self._stacked(observation), info
+
+    def step(self, action: Any):
+        observation, *rest = self.env.step(action)
+        return self._stacked(observation), *rest
+
+    def _stacked(self, observation: Any) -> Any:
+        return self._frames(observation if self._part is None else observation[self._part])
+
+
+def _repeated(space: Space, count: int) -> Space:
+    if not isinstance(space, Box) or count == 1:
+        return space
+    low, high = (np.concatenate([bound] * count, axis=-1) for bound in (space.low, space.high))
+    return Box(low, high, dtype=space.dtype.type)
+
+
+def stacked(env: gymnasium.Env, count: int = 1, history: int = 1, parts: Sequence[str] = ()) -> gymnasium.Env:
+    """The environment with the observations of a policy. One that has them already is returned as it is."""
+    space = env.observation_space
+    if isinstance(space, Dict):
+        return FrameStack(env, count, history, parts)
+    several = isinstance(space, Box) and (count if is_image(space.shape) else history) > 1
+    return FrameStack(env, count, history) if several else env

@@ -1,19 +1,20 @@
-"""Episodes in parallel, each environment in its own process, failures contained and reported."""
+"""Evaluation episodes: run in parallel, failures contained and reported, and their means and intervals."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from fidec.envs.process import EnvProcess, receive_any
-from fidec.envs.processes import EnvProcesses
+from fidec.envs.processes import EnvProcess, EnvProcesses, receive_any
 from fidec.errors import ConfigError, EnvError
 from fidec.parts import Observations, arrays_of, map_parts
+from fidec.stats import bootstrap_mean, paired_difference, wilson
 
 Status = Literal["ok", "crashed", "hung", "invalid"]
 Act = Callable[[Observations, np.ndarray, np.ndarray], np.ndarray]
@@ -38,16 +39,8 @@ class Episode:
 
     def row(self) -> dict[str, Any]:
         """The episode as a JSON object."""
-        return {
-            "episode": self.index,
-            "seed": self.seed,
-            "lane": self.lane,
-            "status": self.status,
-            "return": self.return_,
-            "length": self.length,
-            "success": self.success,
-            "detail": self.detail,
-        }
+        names = {"index": "episode", "return_": "return"}
+        return {names.get(name, name): value for name, value in asdict(self).items()}
 
 
 def episode_seed(seed: int, index: int, fresh: int | None = None) -> int:
@@ -150,17 +143,8 @@ class EnvPool(EnvProcesses):
 
         def end(lane: int, status: Status, success: float | None = None, detail: str | None = None) -> Episode:
             free.append(lane)
-            index = int(ids[lane])
-            return Episode(
-                index=index,
-                seed=episode_seed(seed, index, fresh),
-                lane=lane,
-                status=status,
-                return_=float(returns[lane]),
-                length=int(steps[lane]),
-                success=success,
-                detail=detail,
-            )
+            index, played = int(ids[lane]), (float(returns[lane]), int(steps[lane]))
+            return Episode(index, episode_seed(seed, index, fresh), lane, status, *played, success, detail)
 
         while True:
             if ready:
@@ -203,3 +187,78 @@ class EnvPool(EnvProcesses):
                         )
                     else:
                         ready.append(lane)
+
+
+def summarise(episodes: Sequence[Episode]) -> dict[str, Any]:
+    """Means and 95 % intervals over the episodes that ran to their end. The others are only counted.
+
+    `success` has a Wilson interval, `return` a bootstrap interval. An environment may report success only when it
+    succeeds: if any episode reports it, an episode that does not is a failure (`reported`). A number that cannot be
+    computed (no episode left, no success reported) is None, so that the result is valid JSON.
+    """
+    good = [episode for episode in episodes if episode.status == "ok"]
+    failed = Counter(episode.status for episode in episodes if episode.status != "ok")
+    successes = reported([episode.success for episode in good])
+    returns = [episode.return_ for episode in good]
+    # A success is 0 or 1. For the interval a fraction counts as a success from one half on.
+    success = wilson(sum(value >= 0.5 for value in successes), len(successes)) if successes else (None, None)
+    spread = bootstrap_mean(returns)
+    return {
+        "n": len(good),
+        "n_failed": sum(failed.values()),
+        "failed": dict(failed),
+        "success": _mean(successes),
+        "success_low": success[0],
+        "success_high": success[1],
+        "return": _mean(returns),
+        "return_low": _or_none(spread.low),
+        "return_high": _or_none(spread.high),
+        "length": _mean([episode.length for episode in good]),
+    }
+
+
+def reported(values: Sequence[float | None]) -> list[float]:
+    """Values of episodes, 0 for one that reports none; empty if no episode reports any."""
+    return [value or 0.0 for value in values] if any(value is not None for value in values) else []
+
+
+class Gain(NamedTuple):
+    """A paired difference in success rate, or in return if the environment reports no success."""
+
+    of: Literal["success", "return"]
+    mean: float
+    low: float
+    high: float
+    n: int
+
+
+def measure(*evaluations: Sequence[Episode]) -> Literal["success", "return"]:
+    """What evaluations in one environment are compared by: success, or the return if no episode reports success."""
+    known = any(episode.success is not None for episodes in evaluations for episode in episodes)
+    return "success" if known else "return"
+
+
+def compare(
+    before: Sequence[Episode], after: Sequence[Episode], of: Literal["success", "return"] | None = None
+) -> Gain:
+    """The gain from `before` to `after`, as a paired difference over the same episodes; by default in `measure`."""
+    of = of or measure(before, after)
+    first, second = ({(e.index, e.seed): _value(e, of) for e in episodes} for episodes in (before, after))
+    if first.keys() != second.keys():
+        raise ValueError("the two evaluations ran different episodes; use the same seed and number of episodes")
+    pairs = list(first.values()), [second[key] for key in first]
+    return Gain(of, *paired_difference(*pairs, success=of == "success"))
+
+
+def _value(episode: Episode, of: str) -> float:
+    """NaN for an episode that failed."""
+    value = episode.success or 0.0 if of == "success" else episode.return_
+    return value if episode.status == "ok" else math.nan
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value

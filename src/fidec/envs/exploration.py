@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from fidec.envs.process import EVENTS, receive
-from fidec.envs.processes import EnvProcesses
+from fidec.envs.processes import EVENTS, EnvProcesses, receive
 from fidec.errors import ConfigError, EnvError
 
 
