@@ -16,7 +16,7 @@ from fidec.bench.jobs import check_environments, command, jobs
 from fidec.bench.suites import SMALL, SUITES, Variant, find_suite, is_manipulation, make_plan
 from fidec.cli.train import TrainArgs, read_args
 from fidec.errors import BusyError, ConfigError, DataError, RunError
-from fidec.tasks.paper import REPORTED
+from fidec.tasks.paper import ABLATION
 from fidec.train.resolve import resolve
 from helpers import some
 from helpers.suites import jobs_of, write_run
@@ -168,15 +168,15 @@ def test_a_method_that_is_not_trained_online_is_an_error_with_the_reason():
 
 def test_the_ablation_is_the_papers():
     variants = SUITES.get("ablation-t-eps").variants
-    columns = list(REPORTED["scene-play-singletask-task2-v0"])
+    columns = list(ABLATION["scene-play-singletask-task2-v0"])
     assert [variant.paper for variant in variants] == columns
     assert [f"{v.options['t_eps']:.2f}" for v in variants[1:]] == columns[1:]
-    assert SUITES.get("ablation-t-eps").ids == SUITES.get("ablation-metric").ids == tuple(REPORTED)
+    assert SUITES.get("ablation-t-eps").ids == SUITES.get("ablation-metric").ids == tuple(ABLATION)
     assert variants[3].reported("scene-play-singletask-task2-v0") == (70.0, 7.0)
     # The paper's row of averages follows from its rows. Its spread is the one over tasks.
     averages = ((36, 17), (48, 23), (49, 25), (51, 25), (45, 21), (36, 23), (30, 33))
     for column, printed in zip(columns, averages, strict=True):
-        means = [row[column].mean for row in REPORTED.values()]
+        means = [row[column].mean for row in ABLATION.values()]
         assert (np.mean(means), np.std(means)) == pytest.approx(printed, abs=1.0)
 
 

@@ -22,7 +22,7 @@ from fidec.errors import ConfigError
 from fidec.register import Register
 from fidec.store.schema import TableReader, read_table
 from fidec.tasks import Task
-from fidec.tasks.paper import ONLINE_ONLY, REPORTED
+from fidec.tasks.paper import ABLATION, ONLINE_ONLY
 
 DIRECTORY = Path(__file__).parent
 KEYS = ("summary", "setting", "tasks", "methods", "scale", "seeds")
@@ -73,7 +73,7 @@ class Variant:
         if self.run.keys() & {"chunk", "n_step", "replan"}:
             return None  # the paper's runs have single steps
         if self.paper:
-            return REPORTED.get(task, {}).get(self.paper)
+            return ABLATION.get(task, {}).get(self.paper)
         row = tasks.find(task, setting)
         return row.paper.get(self.method) if row else None
 
