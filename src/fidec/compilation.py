@@ -62,12 +62,12 @@ def choose() -> Place:
         return Place(None, f"off ({VARIABLE})")
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = directory.stat()
+        status = directory.stat()
     except OSError as error:
         return Place(None, f"off: {directory} cannot be used ({error.strerror})")
     if not os.access(directory, os.W_OK):
         return Place(None, f"off: {directory} cannot be written to")
-    if hasattr(os, "getuid") and (found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
+    if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
         return Place(None, f"off: other users can write to {directory}. Run `chmod 700` on it, or remove it")
     return Place(directory)
 

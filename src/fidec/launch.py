@@ -50,11 +50,11 @@ def run(*arguments: str, timeout: float, **options: Any) -> tuple[int, str] | No
     """`launch`, to the end: the exit code and what it wrote to stderr; None if it took longer than `timeout`."""
     with launch(*arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, **options) as process:
         try:
-            _, said = process.communicate(timeout=timeout)
+            _, stderr = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
             process.kill()
             return None
-    return process.returncode, said
+    return process.returncode, stderr
 
 
 def usable_cores() -> list[int]:
@@ -106,7 +106,7 @@ class JobError(Exception):
 class _Worker:
     """One process, and a thread that passes its answers on to the common queue."""
 
-    def __init__(self, name: str, module: str, answers: queue.SimpleQueue[Any], log: Path | None, **how: Any):
+    def __init__(self, name: str, module: str, answers: queue.SimpleQueue[Any], log: Path | None, **options: Any):
         self.name, self.log, self.job = name, log, None
         with open(log, "wb") if log else nullcontext() as errors:
             self.process = launch(
@@ -117,7 +117,7 @@ class _Worker:
                 text=True,
                 # Ctrl-C reaches the parent only, which ends the workers.
                 process_group=0 if os.name == "posix" else None,
-                **how,
+                **options,
             )
         threading.Thread(target=self._listen, args=(answers,), daemon=True).start()
 
@@ -146,11 +146,11 @@ class _Worker:
         if answer is not None:
             return JobError(self.job, answer["error"], False, self.log)
         code = self.process.wait()
-        how = f"ended with code {code}"
+        ending = f"ended with code {code}"
         if code < 0:
             with suppress(ValueError):
-                how = f"was ended by {signal.Signals(-code).name}"
-        return JobError(self.job, f"{self.name} {how}", True, self.log)
+                ending = f"was ended by {signal.Signals(-code).name}"
+        return JobError(self.job, f"{self.name} {ending}", True, self.log)
 
 
 def run_jobs(
@@ -161,12 +161,12 @@ def run_jobs(
     *,
     logs: Path | None = None,
     wake: float | None = None,
-    **how: Any,
+    **options: Any,
 ) -> Generator[Any]:
     """Do jobs in processes that run `module`, which calls `serve`. A process gets its next job when it has done one.
 
     Yields each job when it is done, and None after `wake` seconds without one. Raises a `JobError` for the first that
-    fails. `setup` and jobs are JSON. `logs` is a directory for what the processes write to stderr; `how` are options
+    fails. `setup` and jobs are JSON. `logs` is a directory for what the processes write to stderr, `options` those
     of `launch`. All processes are ended when the iterator is closed, whether by the last job, an error or Ctrl-C.
     """
     waiting, answers = deque(jobs), queue.SimpleQueue()
@@ -174,7 +174,7 @@ def run_jobs(
     try:
         for number in range(min(workers, len(jobs))):
             log = logs / f"worker-{number}.log" if logs else None
-            crew.append(_Worker(f"worker {number}", module, answers, log, **how))
+            crew.append(_Worker(f"worker {number}", module, answers, log, **options))
             crew[-1].send(setup)
             crew[-1].start(waiting.popleft())
         unfinished = len(jobs)
@@ -212,11 +212,11 @@ def serve(start: Callable[[Any], Callable[[Any], object]]) -> None:
             do(json.loads(lines.get()))
             print("{}", file=answers, flush=True)
     except FidecError as error:
-        said = str(error)
+        reason = str(error)
     except Exception as error:
         traceback.print_exc()
-        said = f"{type(error).__name__}: {error}"
-    print(json.dumps({"error": said}), file=answers, flush=True)
+        reason = f"{type(error).__name__}: {error}"
+    print(json.dumps({"error": reason}), file=answers, flush=True)
 
 
 def _read_lines(lines: queue.SimpleQueue[str]) -> None:

@@ -133,8 +133,8 @@ class EnvPool(EnvProcesses):
         busy: dict[EnvProcess, tuple[int, str]] = {}  # the lane and the command of the processes that have one
 
         def put(lane: int, observation: Any) -> None:
-            for every, own in zip(arrays_of(observations), arrays_of(observation), strict=True):
-                every[lane] = own
+            for lanes, part in zip(arrays_of(observations), arrays_of(observation), strict=True):
+                lanes[lane] = part
 
         def send(lane: int, command: str, argument: Any) -> None:
             process = self._processes[lane]

@@ -58,9 +58,9 @@ class EnvProcess:
         self.busy = False
         self.sent = 0.0  # when the last command was sent
         self._pipe, far_end = _CONTEXT.Pipe()
-        own = {worker.SAFE_PATH: os.environ.get(worker.SAFE_PATH), **(environ or {})}
+        variables = {worker.SAFE_PATH: os.environ.get(worker.SAFE_PATH), **(environ or {})}
         self._process = _CONTEXT.Process(
-            target=worker.main, args=(far_end, os.getpid(), payload, own), name="fidec-env"
+            target=worker.main, args=(far_end, os.getpid(), payload, variables), name="fidec-env"
         )
         with _starting():
             self._process.start()
@@ -167,10 +167,10 @@ def _replies(
     """The replies of all processes, or those until the deadline."""
     replies: dict[EnvProcess, Reply] = {}
     while waiting := [process for process in processes if process not in replies]:
-        found = _next_replies(waiting, deadline, stop)
-        if not found:
+        answered = _next_replies(waiting, deadline, stop)
+        if not answered:
             break
-        replies |= found
+        replies |= answered
     return replies
 
 

@@ -29,23 +29,23 @@ def fitted(env: gymnasium.Env, name: str, policy: Bounds, data: Bounds, scale: b
     if not isinstance(space, Box) or wanted.shape != (2, *space.shape):
         return env  # the comparison of the spaces says so
     whole = np.broadcast_to(np.asarray(data, np.float64), wanted.shape)
-    own = np.array([space.low, space.high], np.float64)
-    own = np.where(np.isfinite(own), own, whole)
+    bounds = np.array([space.low, space.high], np.float64)
+    bounds = np.where(np.isfinite(bounds), bounds, whole)
     if scale:
-        wanted = own[0] + (wanted - whole[0]) / (whole[1] - whole[0]) * (own[1] - own[0])
+        wanted = bounds[0] + (wanted - whole[0]) / (whole[1] - whole[0]) * (bounds[1] - bounds[0])
     else:
-        far = np.abs(own - whole) > TOLERANCE * np.maximum(whole[1] - whole[0], np.abs(whole))
+        far = np.abs(bounds - whole) > TOLERANCE * np.maximum(whole[1] - whole[0], np.abs(whole))
         if far.any():
-            raise _other_bounds(name, own, whole, int(np.argmax(far.any(0))))
+            raise _other_bounds(name, bounds, whole, int(np.argmax(far.any(0))))
     if np.allclose(wanted, [space.low, space.high]):
         return env
     limited = gymnasium.Wrapper(env)
-    limited.action_space = Box(*np.clip(wanted, *own).astype(np.float32))
+    limited.action_space = Box(*np.clip(wanted, *bounds).astype(np.float32))
     return limited
 
 
-def _other_bounds(name: str, own: np.ndarray, data: np.ndarray, dimension: int) -> ConfigError:
-    (low, high), (first, last) = own[:, dimension], data[:, dimension]
+def _other_bounds(name: str, bounds: np.ndarray, data: np.ndarray, dimension: int) -> ConfigError:
+    (low, high), (first, last) = bounds[:, dimension], data[:, dimension]
     return ConfigError(
         f"the environment {name} has actions from {low:g} to {high:g} in dimension {dimension}, but the data has "
         f"actions from {first:g} to {last:g}. If those are not the bounds of the data, give them with action_low and "

@@ -139,8 +139,8 @@ def run_jobs(
                 with open_pool() as pool:
                     yield from run_groups(pool, setup | {"environ": environ}, jobs, directory.absolute(), wake)
             return
-        how = {"logs": directory, "wake": wake, "environ": environ, "threads": 1}  # its matrices are 6 x 6
-        yield from launch.run_jobs("fidec.make.worker", setup, jobs, workers, **how)
+        options = {"logs": directory, "wake": wake, "environ": environ, "threads": 1}  # its matrices are 6 x 6
+        yield from launch.run_jobs("fidec.make.worker", setup, jobs, workers, **options)
     except launch.JobError as error:
         raise EnvError(_failure_text(error, recipe, directory, workers)) from None
 
@@ -153,8 +153,8 @@ def _failure_text(error: launch.JobError, recipe: Recipe, directory: Path, worke
         return f"{recipe.name}, {split} episode {index}: {error}. {keep} Details: {error.log}"
     tail = error.log.read_text(errors="replace").strip().splitlines()[-1:]
     advice = " If the machine ran out of memory, use fewer workers." if workers > 1 else ""
-    said = f" Its last line: {tail[0]}" if tail else ""
-    return f"{recipe.name}: {error} during {split} episode {index}.{said} {keep}{advice}"
+    last_line = f" Its last line: {tail[0]}" if tail else ""
+    return f"{recipe.name}: {error} during {split} episode {index}.{last_line} {keep}{advice}"
 
 
 def run_groups(

@@ -148,7 +148,7 @@ class Checkpoints:
         while left := [step for step in self.steps() if step not in tried]:
             step = left[-1]
             tried.add(step)
-            path, own = self.path(step), False
+            path, whole = self.path(step), False
             try:
                 record = files.verify_manifest(path)
                 files.check_schema(path / files.MANIFEST, record, Record)
@@ -156,13 +156,13 @@ class Checkpoints:
                 if record.get("step") != step:
                     raise CheckpointError(f"{path} holds step {record.get('step')}: it was renamed or moved")
                 flat = trees.load_flat(path / STATE)
-                own = True  # of the checkpoint itself nothing is damaged
+                whole = True  # of the checkpoint itself nothing is damaged
                 if check is not None:
                     check(record["extra"])
             except CheckpointError as error:
                 if path.exists():  # else the training process removed it while we read
                     damaged.append(step)
-                    intact += [step] * own
+                    intact += [step] * whole
                     self.warn(f"the checkpoint of step {step} is damaged and is not used: {error}")
                 continue
             return Newest(step, flat, record["extra"])

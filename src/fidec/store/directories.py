@@ -92,21 +92,21 @@ def read_directory(path: Path, read: Callable[[], T]) -> T:
         except FileNotFoundError:  # between two renames, or there is none
             time.sleep(0.01)
             continue
-        found = os.fstat(descriptor)
+        status = os.fstat(descriptor)
         try:
             result = read()
-            if is_at(found, path):
+            if is_at(status, path):
                 return result
         except (RunError, OSError):
-            if is_at(found, path):
+            if is_at(status, path):
                 raise
         finally:
             os.close(descriptor)
     raise RunError(f"{path} is replaced too often to be read, or is missing. Try again later.")
 
 
-def is_at(found: os.stat_result, path: Path) -> bool:
+def is_at(status: os.stat_result, path: Path) -> bool:
     """Whether what had this status, and is kept open, is still what is at `path`."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        return os.path.samestat(found, os.stat(path))
+        return os.path.samestat(status, os.stat(path))
     return False

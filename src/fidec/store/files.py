@@ -115,10 +115,10 @@ def fsync_directory(path: str | Path, verify: Callable[[], None] = nothing) -> N
 def remove(path: Path, directory: int | None = None) -> None:
     """Remove a file or a directory, or nothing if there is none. `path` may be relative to an open directory."""
     try:
-        found = os.stat(path, dir_fd=directory, follow_symlinks=False)
+        status = os.stat(path, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
         return
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         shutil.rmtree(path, dir_fd=directory)
     else:
         with contextlib.suppress(FileNotFoundError):

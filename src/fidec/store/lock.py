@@ -85,7 +85,7 @@ class Hold:
         to another run (`fidec.store.files.opened`).
         """
         with files.writing(self._path.parent, "the run directory"):
-            there = [is_at(found, path) for path, found in self._found.items()]
+            there = [is_at(status, path) for path, status in self._found.items()]
         if not all(there):
             raise GoneError(self._describe(moved=not there[0]))
         if self._lease is not None:

@@ -120,22 +120,24 @@ class JsonlLog:
             *lines, torn = os.pread(self._file, size, 0).split(b"\n")
         rows = [_try_to_parse(line) for line in lines]
         damaged = [str(number) for number, row in enumerate(rows, start=1) if row is None]
-        found = []
+        problems = []
         if size < position or torn:
-            found.append(f"it has {self.position()} bytes, and no line ends at byte {position} as in the checkpoint")
+            problems.append(
+                f"it has {self.position()} bytes, and no line ends at byte {position} as in the checkpoint"
+            )
         if damaged:
-            found.append(f"damaged lines: {', '.join(damaged[:10])}{' and more' if len(damaged) > 10 else ''}")
-        if not found:
+            problems.append(f"damaged lines: {', '.join(damaged[:10])}{' and more' if len(damaged) > 10 else ''}")
+        if not problems:
             with files.writing(self.path, self.path.name):
                 os.ftruncate(self._file, position)
             return None
-        what = f"{self.path} was changed or lost ({'; '.join(found)})"
+        what = f"{self.path} was changed or lost ({'; '.join(problems)})"
         if not salvage:
             raise RunError(
                 f"{what}. Restore it from a copy, or continue without the lost rows: add --salvage to --resume."
             )
         pairs = [(line, row.get("step")) for line, row in zip(lines, rows, strict=True) if row is not None]
-        kept = [(line, own) for line, own in pairs if step is None or not isinstance(own, int) or own <= step]
+        kept = [(line, at) for line, at in pairs if step is None or not isinstance(at, int) or at <= step]
         self._replace(b"".join(line + b"\n" for line, _ in kept))
         return f"{what}: " + (
             f"the last of {len(kept)} rows left is of step {kept[-1][1]}" if kept else "none of its rows are left"

@@ -123,8 +123,8 @@ class Store:
             if "bucket does not exist" in str(error).lower():
                 raise self._no_bucket() from error
             return {}
-        found = ((entry["name"].rstrip("/").rpartition("/")[2], entry) for entry in entries)
-        return {name: int(entry.get("size") or 0) for name, entry in found if entry["type"] == "file"}
+        named = ((entry["name"].rstrip("/").rpartition("/")[2], entry) for entry in entries)
+        return {name: int(entry.get("size") or 0) for name, entry in named if entry["type"] == "file"}
 
     def find(self, folder: str) -> dict[str, int]:
         """The objects in a folder and below it, by their keys, with their sizes."""

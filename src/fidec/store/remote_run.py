@@ -129,8 +129,8 @@ def pull(
     is taken. While a writer replaces the states that are read, the newest is looked up again.
     """
     seen: list[int] = []
-    while (found := numbers(store)) != seen:
-        seen = found
+    while (present := numbers(store)) != seen:
+        seen = present
         for snapshot in snapshots(store, warn):
             target = directory if place is None else place(snapshot)
             try:
@@ -298,12 +298,12 @@ class Mirror:
 
         It may also be our own, if the answer to our last request was lost.
         """
-        found = numbers(self.store)
-        if not found or found[-1] <= self.newest:
+        present = numbers(self.store)
+        if not present or present[-1] <= self.newest:
             return
         writer = "another process"
         with contextlib.suppress(CheckpointError):
-            snapshot = read_snapshot(self.store, found[-1])
+            snapshot = read_snapshot(self.store, present[-1])
             if snapshot.owner == self.owner:
                 self.base, self.newest = snapshot, snapshot.number
                 return
@@ -325,12 +325,12 @@ class Mirror:
 
     def _remove_old(self, present: dict[str, int], before: Snapshot | None, now: Snapshot) -> None:
         """Remove manifests but the last two, and the objects that were there before this state and are in neither."""
-        used = {entry["sha256"] for each in (before, now) if each for entry in each.files.values()}
+        used = {entry["sha256"] for snapshot in (before, now) if snapshot for entry in snapshot.files.values()}
         try:
-            found = numbers(self.store)
-            if found and found[-1] > now.number:
+            manifests = numbers(self.store)
+            if manifests and manifests[-1] > now.number:
                 return  # another process writes: what it uses is not known
         except StoreError:
             return
-        self.store.remove([manifest_key(number) for number in found[:-KEPT]])
+        self.store.remove([manifest_key(number) for number in manifests[:-KEPT]])
         self.store.remove([f"{OBJECTS}/{name}" for name in present if SHA256.fullmatch(name) and name not in used])

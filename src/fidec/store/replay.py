@@ -102,7 +102,7 @@ class ReplayStore:
 
     def mark_lost(self, index: Index | None) -> tuple[Index, list[str]]:
         """`index` with its damaged and missing segments marked as lost, and what is wrong with each."""
-        marked, found = [], []
+        marked, losses = [], []
         for entry in _checked_index(index):
             marked.append(dict(entry))
             if entry.get("lost"):
@@ -112,8 +112,8 @@ class ReplayStore:
             except CheckpointError as error:
                 marked[-1]["lost"] = True
                 last = entry["first"] + entry["rows"] - 1
-                found.append(f"rows {entry['first']} to {last} of the replay buffer are lost: {error}")
-        return marked, found
+                losses.append(f"rows {entry['first']} to {last} of the replay buffer are lost: {error}")
+        return marked, losses
 
     def _verify(self, entry: Mapping[str, Any]) -> None:
         files.verify_file(self.directory / _name(entry["first"]), entry, "checkpoint")
@@ -232,8 +232,8 @@ def _checked_layout(rows: Rows, count: int, layout: _Layout | None, error: type[
     for name, column in columns.items():
         if column.shape[:1] != (count,):
             raise error(f"{what}: column {name!r} has shape {column.shape}, expected {count} rows")
-    own = {name: (column.dtype, column.shape[1:]) for name, column in columns.items()}
-    for name in sorted(own.keys() | (layout or own).keys()):
-        if layout is not None and own.get(name) != layout.get(name):
-            raise error(f"{what}: column {name!r} is {own.get(name)}, in earlier rows it is {layout.get(name)}")
-    return own
+    current = {name: (column.dtype, column.shape[1:]) for name, column in columns.items()}
+    for name in sorted(current.keys() | (layout or current).keys()):
+        if layout is not None and current.get(name) != layout.get(name):
+            raise error(f"{what}: column {name!r} is {current.get(name)}, in earlier rows it is {layout.get(name)}")
+    return current

@@ -65,11 +65,11 @@ def stage_new(url: str, overwrite: bool, stack: ExitStack) -> Mirror:
     """
     store = Store(url)
     directory = _locked(url, stack)
-    found = numbers(store)
-    base = next(snapshots(store, _to_stderr), None) if found else None
+    published = numbers(store)
+    base = next(snapshots(store, _to_stderr), None) if published else None
     # A run that has not trained is replaced without --overwrite.
     trained = base is None or any(name.startswith(("checkpoints/", "policy/", "flow/")) for name in base.files)
-    if found and trained and not overwrite:
+    if published and trained and not overwrite:
         raise RunError(
             f"{url} holds a run already. Continue it with --resume {url}, replace it with --overwrite, or choose "
             "another --out."
@@ -79,7 +79,7 @@ def stage_new(url: str, overwrite: bool, stack: ExitStack) -> Mirror:
             f"{directory}, the local copy of {url}, holds a run that is not at the URL. Mirror and continue it with "
             f"--resume {url}, or replace it with --overwrite."
         )
-    return _claimed(Mirror(store, directory, base, found[-1] if found else 0))
+    return _claimed(Mirror(store, directory, base, published[-1] if published else 0))
 
 
 def stage_existing(url: str, stack: ExitStack) -> Mirror:
@@ -91,7 +91,7 @@ def stage_existing(url: str, stack: ExitStack) -> Mirror:
     directory = _locked(url, stack)
     here = (directory / "run.json").is_file()
     try:
-        found = numbers(store)
+        published = numbers(store)
         newest = next(snapshots(store, _to_stderr), None)
         if newest is None and not here:
             raise RunError(_nothing_at(store))
@@ -102,7 +102,7 @@ def stage_existing(url: str, stack: ExitStack) -> Mirror:
                 "still trains, it stops at its next checkpoint"
             )
             newest, _ = pull(store, directory, _to_stderr, advance=_counter(url)) or (newest, directory)
-        highest = max([*found[-1:], newest.number if newest else 0])  # it may have risen since
+        highest = max([*published[-1:], newest.number if newest else 0])  # it may have risen since
         return _claimed(Mirror(store, directory, newest, highest))
     except Unreachable as error:
         place = f" Its local copy is {directory}." if here else ""

@@ -53,7 +53,7 @@ class EnvOptions:
 def takes_render_mode(make: Callable[..., Any]) -> bool:
     """Whether a function or class that makes an environment can be called with `render_mode`."""
     parameters = inspect.signature(make).parameters.values()
-    return any(each.name == "render_mode" or each.kind is each.VAR_KEYWORD for each in parameters)
+    return any(parameter.name == "render_mode" or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
 def success_or_return(info: TaskInfo, summary: dict[str, Any]) -> float | None:

@@ -92,9 +92,9 @@ def open_ray(request: Request) -> Iterator[Pool]:
             stack.enter_context(_own_token())
         ray = require("ray", "ray", "--on ray")
         stack.callback(ray.shutdown)
-        own = {"num_cpus": len(usable_cores()), "include_dashboard": False} if request.address is None else {}
+        local = {"num_cpus": len(usable_cores()), "include_dashboard": False} if request.address is None else {}
         try:
-            ray.init(address=request.address or "local", log_to_driver=False, logging_level="error", **own)
+            ray.init(address=request.address or "local", log_to_driver=False, logging_level="error", **local)
         except (ConnectionError, RuntimeError, ValueError) as error:
             where = "a Ray cluster could not be started here"
             where = where if request.address is None else f"there is no Ray cluster at {request.address}"
