@@ -20,8 +20,8 @@ TINY += ("--eval_envs=1",)
 # The process dies before the second checkpoint of one of its runs.
 KILLED = """
 import os, signal, sys
+from fidec.cli import main
 from fidec.store.checkpoint import Checkpoints
-from fidec.train.config import RunConfig
 save = Checkpoints.save
 def save_or_die(self, step, *others):
     if step == 20 and "seed001" in str(self.directory):

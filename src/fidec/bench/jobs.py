@@ -16,6 +16,7 @@ from fidec import algos, tasks
 from fidec.bench.suites import RUN_OPTIONS, Plan, Scale, Suite, SuiteTask, Variant, published_plan
 from fidec.envs.factory import factory_of
 from fidec.errors import ConfigError, naming
+from fidec.launch import env_processes, usable_cores
 from fidec.register import unknown
 from fidec.store.lock import is_held, is_locked
 from fidec.store.logs import parse_line
@@ -24,6 +25,7 @@ from fidec.store.schema import check
 from fidec.train.config import RunConfig
 from fidec.train.flow_first import check_takes_flow
 from fidec.train.protocol import resolve_options
+from fidec.train.provenance import arguments_of
 from fidec.train.resolve import resolve, seed_name
 from fidec.train.stored import read_config
 from fidec.types import Spec
@@ -47,7 +49,6 @@ class Job:
     """One run: a method on a task or on a user's own data, with one seed."""
 
     config: RunConfig  # resolved, with its seed and its directory
-    words: tuple[str, ...]  # arguments of `fidec train` that start it, without seed and directory
     variant: Variant
     plan: Plan
 
@@ -78,7 +79,10 @@ class Job:
         return self.config.data
 
     def arguments(self) -> list[str]:
-        return [*self.words]
+        """The arguments of `fidec train` that start it, without seed and directory."""
+        words, envs = arguments_of(replace(self.config, seed=0)), self.config.eval_envs
+        given = envs != env_processes(len(usable_cores()))  # else what `resolve` has filled in
+        return [*words, "--eval-envs", str(envs)] if given else words
 
     def check_environment(self) -> None:
         """Raise an error if its environment does not exist. None is made."""
@@ -277,14 +281,11 @@ def jobs(
                 config = _config(task, variant, plan, options, data_dir)
                 if plan.online_steps or variant.run or variant.preset in algos.get(variant.method).runs:
                     _check_run(config)
-            arguments = _arguments(task, variant, plan, changes, data_dir)
             place = out / task.name / variant.name
-            new = [
-                SuiteJob(
-                    replace(config, seed=seed, out=place / seed_name(seed)), arguments, variant, plan, suite, task
-                )
-                for seed in seeds or variant.seeds or suite.seeds
-            ]
+            configs = (
+                replace(config, seed=s, out=place / seed_name(s)) for s in seeds or variant.seeds or suite.seeds
+            )
+            new = [SuiteJob(each, variant, plan, suite, task) for each in configs]
             elsewhere = row is not None and variant.method in _PAPER - row.paper.keys()
             made += new if words or not elsewhere else []
     if not made:
@@ -295,30 +296,8 @@ def jobs(
 def _config(task: SuiteTask, variant: Variant, plan: Plan, options: Any, data_dir: Path | None) -> RunConfig:
     """The resolved configuration of a suite's runs, but for seed and directory."""
     place = {"task": task.id, "env": task.env, "data": task.data, "data_dir": data_dir}
-    fields = {**variant.run, **_plan_fields(plan)}
+    fields = {**variant.run, **{name: value for name, value in asdict(plan).items() if name != "averaged"}}
     return resolve(RunConfig(algo=variant.method, preset=variant.preset, options=options, **place, **fields))
-
-
-def _plan_fields(plan: Plan) -> dict[str, Any]:
-    left_out = ("averaged",) if plan.online_steps else ("averaged", "online_steps")
-    return {name: value for name, value in asdict(plan).items() if name not in left_out}
-
-
-def _arguments(
-    task: SuiteTask, variant: Variant, plan: Plan, changes: Mapping[str, Any], data_dir: Path | None
-) -> tuple[str, ...]:
-    """The arguments of `fidec train` for the same configuration."""
-    words = []
-    for name, value in (("--task", task.id), ("--env", task.env), ("--data", task.data)):
-        words += [] if value is None else [name, value]
-    words += ["--algo", variant.method, "--preset", variant.preset]
-    words += [] if data_dir is None else ["--data-dir", str(data_dir)]
-    for name, value in {**variant.run, **_plan_fields(plan)}.items():
-        words += [f"--{name.replace('_', '-')}", str(value)]
-    for name, value in changes.items():
-        values = value if isinstance(value, tuple) else (value,)
-        words += [f"--algo.{name.replace('_', '-')}", *map(str, values)]
-    return tuple(words)
 
 
 def _check_options(suite: Suite, variants: Sequence[Variant]) -> None:

@@ -17,7 +17,8 @@ from fidec.train.config import RunConfig
 from fidec.train.resolve import resolve, seed_name
 
 OWN = {"seed": "--seeds", "algo": "--algos", "out": "--out"}  # options that a sweep sets, and how
-REFUSED = ("resume", "overwrite", "json")  # options of `fidec train` that have no meaning for many runs
+# Options of `fidec train` that have no meaning for many runs.
+REFUSED = ("resume", "overwrite", "json", "coordinator", "process", "processes")
 
 
 class Combination(NamedTuple):
@@ -83,7 +84,7 @@ def sweep_jobs(
             variant = Variant(config.algo, config.preset, suffix=each.suffix)
             for seed in seeds:
                 place = out / variant.name / seed_name(seed)
-                job = make_job(replace(config, seed=seed), each.words, variant, place)
+                job = make_job(replace(config, seed=seed), variant, place)
                 if place in jobs:
                     raise ConfigError(f"{place} would hold two runs: each method, value and seed can be given once")
                 jobs[place] = job
@@ -93,8 +94,8 @@ def sweep_jobs(
     return list(jobs.values())
 
 
-def make_job(config: RunConfig, words: Sequence[str], variant: Variant, place: Path) -> Job:
+def make_job(config: RunConfig, variant: Variant, place: Path) -> Job:
     """The job of a resolved configuration in the directory `place`."""
     interval = config.eval_interval if config.env_name else 0
     plan = Plan(config.steps, interval, config.eval_episodes, (config.total,), online_steps=config.online_steps)
-    return Job(replace(config, out=place), tuple(words), variant, replace(plan, batch_size=config.batch_size))
+    return Job(replace(config, out=place), variant, replace(plan, batch_size=config.batch_size))

@@ -19,12 +19,10 @@ from fidec.bench.suites import Variant
 from fidec.bench.sweep import REFUSED, make_job
 from fidec.errors import ConfigError, DataError, RunError
 from fidec.executors import Request
-from fidec.store import files
 from fidec.train.config import RunConfig
 from fidec.train.flow_first import METHOD, stage_config
 from fidec.train.resolve import resolve, seed_name
 
-OPTIONS = "options.json"  # of a run, beside its directory
 NATS = (0.05, 0.1, 0.2, 0.4)  # 0.1 to 0.3 nats was best on three tasks
 # A budget in the unit of the penalty means another distance on each task: on the same three tasks it was best at
 # values that differ by a factor of a thousand.
@@ -73,11 +71,8 @@ def budget_jobs(config: RunConfig, budgets: Sequence[float], out: Path) -> list[
     for budget in budgets:
         options = replace(config.options, budget=budget)
         with_budget = replace(config, options=options, flow=flow, flow_updates=0, validation=None)
-        place, label = out / f"budget-{budget:g}", f"budget={budget:g}"
-        variant = Variant(config.algo, config.preset, suffix=label)
-        jobs.append(
-            make_job(with_budget, ("--config", str(place / OPTIONS)), variant, place / seed_name(config.seed))
-        )
+        variant = Variant(config.algo, config.preset, suffix=f"budget={budget:g}")
+        jobs.append(make_job(with_budget, variant, out / f"budget-{budget:g}" / seed_name(config.seed)))
     jobs[0].check_environment()
     if reason := missing(jobs[0]):
         raise DataError(reason)
@@ -93,28 +88,19 @@ def flow_job(config: RunConfig, out: Path) -> Job | None:
     # How many episodes are held out depends on how many there are.
     episodes = len(config.load(str(config.data)).episodes) if config.validation is None else 0
     stage = stage_config(replace(config, flow_updates=updates), place, episodes)
-    return make_job(stage, ("--config", str(place / OPTIONS)), Variant(METHOD), place / seed_name(config.seed))
+    return make_job(stage, Variant(METHOD), place / seed_name(config.seed))
 
 
 def train(config: RunConfig, budgets: Sequence[float], out: Path, workers: int) -> list[Path]:
     """Train what is not done, the flow first, and return the run directories of the budgets."""
     jobs, flow = budget_jobs(config, budgets, out), flow_job(config, out)
     stages = [[flow], jobs] if flow else [jobs]
-    for job in [job for stage in stages for job in stage if job.state() == "new"]:  # all are checked first
-        write_options(job)
+    for job in [job for stage in stages for job in stage]:
+        job.state()  # a run with another configuration is an error before anything starts
     for stage in stages:
         if problems := run_all(stage, out, Request(workers)):
             raise RunError(". ".join(problems))
     return [job.directory for job in jobs]
-
-
-def write_options(job: Job) -> None:
-    """Write the file that `fidec train --config` reads."""
-    values = {name: value for name, value in job.config.to_json().items() if name != "out"}
-    path = job.directory.parent / OPTIONS
-    with files.writing(path, "the options of a run"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.write_json(path, values)
 
 
 def select_command(runs: Sequence[Path], episodes: int) -> str:

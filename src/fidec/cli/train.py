@@ -215,8 +215,8 @@ def _picked(config: RunConfig) -> list[str]:
     for name, setting in published.items():
         choices.append((f"{name} {getattr(config.options, name)}", f"{name} {setting.value}", setting.source))
     rows: dict[str, list[str]] = {}
-    for own, published, source in choices:
-        rows.setdefault(source if own == published else f"given; {published} in {source}", []).append(own)
+    for chosen, published, source in choices:
+        rows.setdefault(source if chosen == published else f"given; {published} in {source}", []).append(chosen)
     from fidec.envs.factory import find_task  # imports gymnasium, which --help does not need
 
     task = tasks.find(config.task, config.setting)

@@ -53,15 +53,19 @@ def command_of(config: RunConfig) -> str | None:
     """
     if config.data is None or (config.buffer or "").startswith(ARRAYS):
         return None
-    usual, words = _usual(config), ["fidec", "train"]
-    values = _values(config)
+    return shlex.join(["fidec", "train", *arguments_of(config)])
+
+
+def arguments_of(config: RunConfig) -> list[str]:
+    """The arguments of `fidec train` for a resolved configuration, without its directory."""
+    usual, values, words = _usual(config), _values(config), []
     parts = [f"algo.{name}" for name in algos.get(config.algo).parts]  # other options depend on them
     for name in dict.fromkeys((*_NAMES, *parts, *values)):
         value = values[name]
         usual_value = None if name in _NAMES else usual.get(name)
         if name not in _MACHINE and value != usual_value:
             words += [f"--{_dashed(name)}", *map(str, value if isinstance(value, tuple) else (value,))]
-    return shlex.join(words)
+    return words
 
 
 def _usual(config: RunConfig) -> dict[str, Any]:
