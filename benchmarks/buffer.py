@@ -18,8 +18,8 @@ from benchmarks.timing import in_turn, random_batch
 from benchmarks.update import spread
 from fidec import rng
 from fidec.data import replay
+from fidec.data.batches import PLAIN, OfflineOnline, Samplable, Sampling, Source, sample_batch
 from fidec.data.replay import Replay
-from fidec.data.sampling import PLAIN, Drawable, Joined, Sampling, Source, draw
 from fidec.store.replay import ReplayStore, Rows
 from fidec.types import Batch, Spec
 
@@ -53,15 +53,15 @@ def figure(name: str, figures: np.ndarray) -> Row:
 class Draws:
     """Batches drawn one after the other inside one compiled loop, as the updates draw them."""
 
-    def __init__(self, source: Drawable, batch_size: int, sampling: Sampling = PLAIN):
+    def __init__(self, source: Samplable, batch_size: int, sampling: Sampling = PLAIN):
         key = rng.stream(0, "batch")
 
-        def draws(source: Drawable, count: jax.Array) -> Batch:
+        def draws(source: Samplable, count: jax.Array) -> Batch:
             return jax.lax.fori_loop(
                 1, count, lambda step, _: one(source, rng.at(key, step)), one(source, rng.at(key, 0))
             )
 
-        one = partial(draw, count=batch_size, settings=sampling)
+        one = partial(sample_batch, count=batch_size, settings=sampling)
         self.source, self.draws = source, jax.jit(draws)
 
     def run(self, count: int) -> None:
@@ -117,7 +117,9 @@ def joined(measure: Measure, spec: Spec, rows: int, batch_size: int) -> Row:
     offline, fresh = (
         jax.tree.map(lambda column, part=part: column[part], every) for part in (slice(half), slice(half, None))
     )
-    ring = Joined(Source(offline), Replay(fresh, jnp.zeros((), jnp.int32), jnp.full((), rows - half, jnp.int32)))
+    ring = OfflineOnline(
+        Source(offline), Replay(fresh, jnp.zeros((), jnp.int32), jnp.full((), rows - half, jnp.int32))
+    )
     runs = {"joined": Draws(ring, batch_size, Sampling(capacity=rows)), "plain": Draws(Source(every), batch_size)}
     times = measure({name: each.run for name, each in runs.items()})
     figures = {f"{name}_us": 1e6 * float(np.median(values)) for name, values in times.items()}

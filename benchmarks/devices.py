@@ -24,8 +24,7 @@ from benchmarks.timing import Update, in_turn  # noqa: E402
 from benchmarks.update import spread  # noqa: E402
 from fidec import algos  # noqa: E402
 from fidec.cli.parsing import parse, print_json, print_table  # noqa: E402
-from fidec.data.feed import DeviceFeed  # noqa: E402
-from fidec.data.sampling import PLAIN  # noqa: E402
+from fidec.data.batches import PLAIN, DeviceFeed  # noqa: E402
 from fidec.train import dispatch, loop  # noqa: E402
 from fidec.train.devices import places_of  # noqa: E402
 from fidec.types import Spec  # noqa: E402

@@ -29,7 +29,7 @@ from benchmarks.latency import hidden_of, print_markdown
 from benchmarks.timing import in_turn, random_batch
 from fidec import algos, compilation, fit, rng
 from fidec.cli.parsing import parse, print_json
-from fidec.data.sampling import PLAIN, Source, draw
+from fidec.data.batches import PLAIN, Source, sample_batch
 from fidec.errors import RunError
 from fidec.launch import launch
 from fidec.types import Spec
@@ -102,7 +102,7 @@ class Loop:
 
         def steps(state, source: Source, key, count):
             def step(number, state):
-                batch = draw(source, rng.at(key, number), point.batch_size, PLAIN)
+                batch = sample_batch(source, rng.at(key, number), point.batch_size, PLAIN)
                 return algorithm.update(state, batch, rng.at(key, number))[0]
 
             return jax.lax.fori_loop(0, count, step, state)

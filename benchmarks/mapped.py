@@ -24,9 +24,8 @@ from benchmarks.timing import in_turn
 from benchmarks.update import spread
 from fidec import algos, load_dataset
 from fidec.cli.parsing import parse, print_json
-from fidec.data.feed import Data, HostFeed
+from fidec.data.batches import PLAIN, Data, HostFeed
 from fidec.data.npz import write_npz
-from fidec.data.sampling import PLAIN
 from fidec.launch import launch
 from fidec.train import dispatch, loop
 from fidec.train.config import RunConfig

@@ -25,7 +25,7 @@ from benchmarks.buffer import Measure, Row, buffers, checkpoint, figure, joined
 from benchmarks.timing import Update, random_batch
 from fidec import algos
 from fidec.cli.parsing import parse, print_table
-from fidec.data.sampling import PLAIN, Source
+from fidec.data.batches import PLAIN, Source
 from fidec.envs.exploration import Lanes
 from fidec.envs.factory import make
 from fidec.errors import ConfigError

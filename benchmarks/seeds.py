@@ -17,8 +17,7 @@ from benchmarks.timing import Update, in_turn
 from benchmarks.update import spread
 from fidec import algos
 from fidec.cli.parsing import parse, print_json, print_table
-from fidec.data.feed import DeviceFeed
-from fidec.data.sampling import PLAIN
+from fidec.data.batches import PLAIN, DeviceFeed
 from fidec.train import dispatch, loop
 from fidec.types import Spec
 

@@ -16,6 +16,8 @@ ArrayLike = Any
 PRNGKey = Key[Any, ""]  # a JAX array; `Any` because naming its type would import JAX
 Metrics = dict[str, Float[Any, ""]]
 Params = Any  # a pytree of arrays, as flax gives it
+# The fields of a specification that the data decides.
+OF_DATA = ("observation_shape", "observation_dtype", "parts", "action_dim", "bounds")
 
 
 class Batch(NamedTuple):
@@ -102,7 +104,7 @@ class Spec:
     An action of a method is a chunk of `chunk` steps, side by side; `action_dim` is the dimension of the chunk. A
     policy plays the first `replan` steps of a chunk before it chooses the next one. With `ensemble`, the action of a
     step is a mean over all chunks that have the step (`fidec.train.action_chunks`). With `delay`, an observation is
-    that many steps old when its action begins, and contains the actions since then (`fidec.data.delay`).
+    that many steps old when its action begins, and contains the actions since then (`fidec.data.transforms`).
     """
 
     observation_shape: tuple[int, ...]
@@ -145,6 +147,19 @@ class Spec:
     def bounds(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """The lowest and the highest actions of a step, in the units that the data came in."""
         return self.action_low or (-1.0,) * self.step_dim, self.action_high or (1.0,) * self.step_dim
+
+    def differences(self, expected: Spec, names: Sequence[str] = OF_DATA) -> list[str]:
+        """What differs from another specification, in words such as "action dim 2 instead of 3"."""
+        found = []
+        for name in names:
+            ours, theirs = getattr(self, name), getattr(expected, name)
+            if name == "parts":  # without their statistics
+                ours, theirs = (", ".join(map(str, parts)) or "none" for parts in (ours, theirs))
+            if name == "bounds" and (self.step_dim != expected.step_dim or np.allclose(ours, theirs)):
+                continue
+            if ours != theirs:
+                found.append(f"{name.replace('_', ' ')} {str(ours)[:200]} instead of {str(theirs)[:200]}")
+        return found
 
     def stack_of(self, part: Part) -> int:
         """How many successive observations a part has: frames of images, or vectors."""

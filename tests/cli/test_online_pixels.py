@@ -12,7 +12,7 @@ import pytest
 
 import fidec
 from fidec import rng
-from fidec.data import replay, sampling
+from fidec.data import batches, replay
 from fidec.envs.exploration import exploration_seed
 from fidec.errors import ConfigError
 from fidec.ops import images
@@ -106,9 +106,9 @@ def test_what_is_drawn_is_what_the_environment_showed(dataset, whole):
 
     # As the updates draw them, from both kinds of rows. The rewards of the online ones are made their numbers.
     online = replay.of(rows.batch._replace(rewards=np.arange(1, ONLINE + 1, dtype=np.float32)), ONLINE)
-    joined = sampling.Joined(sampling.source_of(dataset, sampling.Sampling(3)), online)
-    settings = sampling.Sampling(frame_stack=3, augment=0.0, capacity=1000)
-    batch = sampling.draw(joined, rng.stream(0, "batch"), 64, settings)
+    joined = batches.OfflineOnline(batches.device_source(dataset, batches.Sampling(3)), online)
+    settings = batches.Sampling(frame_stack=3, augment=0.0, capacity=1000)
+    batch = batches.sample_batch(joined, rng.stream(0, "batch"), 64, settings)
     fresh = np.asarray(batch.rewards) > 0  # in the room they are never positive
     assert 5 < fresh.sum() < 60
     number = np.asarray(batch.rewards)[fresh].astype(int) - 1

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fidec
-from fidec.data import feed, mapped
+from fidec.data import batches, disk_array
 from fidec.envs.evaluation import EnvPool, summarise
 from fidec.envs.factory import factory_of
 from fidec.errors import ConfigError, EnvError, RunError
@@ -44,7 +44,7 @@ def room(tmp_path_factory):
 def short_chunks():
     """Batches are drawn in chunks of 5 steps."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(feed, "CHUNK_STEPS", 5)
+        patch.setattr(batches, "AHEAD_STEPS", 5)
         yield
 
 
@@ -107,7 +107,7 @@ def test_a_run_on_images_resumes_bit_for_bit(trained, room, tmp_path, monkeypatc
 @pytest.mark.slow
 def test_a_run_beyond_the_memory_limit_is_the_same_run(trained, room, tmp_path, monkeypatch, capsys):
     """Its frames stay in their file and are read from there. It is stopped in the middle of a chunk."""
-    monkeypatch.setattr(mapped, "MAPPED_BYTES", 0)
+    monkeypatch.setattr(disk_array, "MAPPED_BYTES", 0)
     assert fidec.load_dataset(f"npz:{room}").mapped
     out = tmp_path / "fed"
     fidec.fit(f"npz:{room}", out, **{**SMALL, "steps": 7, "memory_limit": 0.0})
@@ -221,7 +221,7 @@ def test_a_run_on_two_data_sets_resumes_on_the_same_two(probe, two, tmp_path):
     fidec.fit(dataset, tmp_path / "run", buffer=second, **{**PROBE, "steps": 3})
     with pytest.raises(RunError, match=r"the buffer of .* was given in Python"):
         fidec.resume(tmp_path / "run", dataset, steps=6, quiet=True)
-    with pytest.raises(RunError, match=r"the SHA-256 of its buffer was .*Restore the data"):
+    with pytest.raises(RunError, match=r"the recorded SHA-256 is .*Restore the data"):
         fidec.resume(tmp_path / "run", dataset, dataset, steps=6, quiet=True)
     fidec.resume(tmp_path / "run", dataset, second, steps=6, quiet=True)
     assert fingerprint(tmp_path / "run", 6) == fingerprint(tmp_path / "whole", 6)
@@ -236,11 +236,11 @@ def test_data_sets_that_do_not_fit_together_are_an_error(probe, two, tmp_path):
     columns = random_columns()
     wide = fidec.dataset_from_arrays(**{**columns, "observations": np.zeros((200, 4), np.float32)}, name="wide")
     for other, text in [
-        (wide, r"observations of shape \(3,\) and \(4,\)"),
-        (fidec.dataset_from_arrays(**{**columns, "actions": columns["actions"][:, :1]}), "action dimensions 2 and 1"),
-        (fidec.dataset_from_arrays(**columns, action_low=-2, action_high=2), "action bounds"),
+        (wide, r"observation shape \(4,\) instead of \(3,\)"),
+        (fidec.dataset_from_arrays(**{**columns, "actions": columns["actions"][:, :1]}), "action dim 1 instead of 2"),
+        (fidec.dataset_from_arrays(**columns, action_low=-2, action_high=2), "bounds "),
     ]:
-        with pytest.raises(ConfigError, match=rf"cannot be mixed: they have {text}"):
+        with pytest.raises(ConfigError, match=rf"cannot be mixed: the buffer has {text}"):
             fidec.fit(dataset, tmp_path / "run", buffer=other, **PROBE)
     same = fidec.dataset_from_arrays(**columns, action_low=-1, action_high=1)  # said, but nothing new
     with pytest.raises(ConfigError, match="batch of 1 rows cannot be shared"):

@@ -70,7 +70,7 @@ def test_other_errors_of_the_operating_system_are_words(cli, monkeypatch):
     def refuse(*_):
         raise PermissionError(13, "Permission denied", "/a/file")
 
-    monkeypatch.setattr("fidec.data.listing.list_cache", refuse)
+    monkeypatch.setattr("fidec.data.summary.list_cache", refuse)
     check_error(cli("data", "list"), 1, "fidec data: Permission denied: /a/file. --debug shows where.")
     with pytest.raises(PermissionError):
         cli("data", "list", "--debug")

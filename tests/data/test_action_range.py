@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fidec import dataset_from_arrays
-from fidec.data.action_range import quantile_bounds, within
+from fidec.data.transforms import Transforms, quantile_bounds, within
 from fidec.errors import ConfigError
 
 
@@ -42,6 +42,6 @@ def test_actions_keep_their_meaning_and_are_clipped_to_the_bounds(robot):
     assert narrow.sha256 != robot.sha256
 
 
-def test_a_quantile_is_below_a_half(robot):
+def test_a_quantile_is_below_a_half():
     with pytest.raises(ConfigError, match=r"\[0, 0.5\), not 0.7"):
-        quantile_bounds(robot, 0.7)
+        Transforms(0.7)

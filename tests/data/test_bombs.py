@@ -13,8 +13,9 @@ import h5py
 import numpy as np
 import pytest
 
-from fidec.data import list_cache, load_dataset
-from fidec.data.hdf5 import open_hdf5
+from fidec.data import load_dataset
+from fidec.data.sources.hdf5 import open_hdf5
+from fidec.data.summary import list_cache
 from fidec.errors import DataError
 
 pytestmark = pytest.mark.timeout(60)  # without the checks some of these never end

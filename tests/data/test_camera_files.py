@@ -12,9 +12,9 @@ import h5py
 import numpy as np
 import pytest
 
-from fidec.data import cameras, check_dataset, frames, load_dataset
-from fidec.data import lerobot as layout
+from fidec.data import cameras, check_dataset, load_dataset
 from fidec.data.source import absolute_source
+from fidec.data.sources import lerobot as layout
 from fidec.errors import ConfigError, DataError
 from helpers import robomimic_tool
 
@@ -129,7 +129,7 @@ def test_a_source_with_cameras_means_the_same_in_every_directory(tmp_path, monke
 def test_frames_are_decoded_once_and_again_after_a_change(tmp_path, monkeypatch):
     root = write_lerobot(tmp_path / "set")
     source, calls = f"lerobot:{root}?cameras=front", []
-    decode = frames.video_frames
+    decode = cameras.video_frames
 
     def counted(path, *args):
         calls.append(Path(path).name)
@@ -168,7 +168,7 @@ def test_two_processes_make_one_copy(tmp_path):
 def test_large_cameras_stay_on_the_disk(tmp_path, monkeypatch):
     root = write_lerobot(tmp_path / "set")
     small = load_dataset(f"lerobot:{root}?cameras=all")
-    monkeypatch.setattr("fidec.data.mapped.MAPPED_BYTES", 0)
+    monkeypatch.setattr("fidec.data.disk_array.MAPPED_BYTES", 0)
     large = load_dataset(f"lerobot:{root}?cameras=all")
     assert large.mapped
     assert not small.mapped

@@ -8,8 +8,8 @@ import numpy as np
 import platformdirs
 import pytest
 
-from fidec.data import data_dir, list_cache
-from fidec.data.cache import read_sidecar, sidecar_path, verify, write_sidecar
+from fidec.data.cache import data_dir, read_sidecar, sidecar_path, verify, write_sidecar
+from fidec.data.summary import list_cache
 from fidec.errors import DataError
 from fidec.store.files import sha256_file
 

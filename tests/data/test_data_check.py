@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fidec.data import check_dataset, dataset_from_arrays, describe_dataset
+from fidec.data import check_dataset, dataset_from_arrays
 from fidec.data.check import Report
+from fidec.data.summary import describe_dataset
 
 
 def columns(episodes: int = 20, steps: int = 15) -> dict[str, Any]:

@@ -25,8 +25,8 @@ from fidec.data import download as module
 from fidec.data import load_dataset
 from fidec.data.cache import read_sidecar
 from fidec.data.download import OfficialFile, download, official_files
+from fidec.data.http_download import Limits
 from fidec.data.sources.d4rl import D4RL_FILES
-from fidec.data.transfer import Limits
 from fidec.errors import ConfigError, DataError
 from fidec.store.files import sha256_file
 
@@ -240,7 +240,7 @@ def test_ctrl_c_leaves_a_part_that_the_next_call_continues(tmp_path, serve, monk
 def test_a_killed_process_leaves_a_part_and_no_lock(tmp_path, serve):
     server = serve(script=["stall"])
     call = f"download({NAME!r}, {str(tmp_path)!r}, url={server.url!r}, val=False, limits=Limits(chunk=512))"
-    code = f"from fidec.data.download import download; from fidec.data.transfer import Limits; {call}"
+    code = f"from fidec.data.download import download; from fidec.data.http_download import Limits; {call}"
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 30

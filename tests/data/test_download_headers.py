@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from fidec.console import Progress
-from fidec.data.transfer import AddressError, Limits, Part, fetch
+from fidec.data.http_download import AddressError, Limits, Part, fetch
 from fidec.errors import DataError
 
 QUICK = Limits(connect=0.5, stall=0.5, attempts=2, unreachable=2, backoff=0.001, longest_pause=0.01, chunk=512)

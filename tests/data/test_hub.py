@@ -8,8 +8,8 @@ import pytest
 
 from fidec.cli import main
 from fidec.data import load_dataset
-from fidec.data.hub import download_hub
 from fidec.data.source import absolute_source
+from fidec.data.sources.hf import download_hub
 from fidec.errors import ConfigError, DataError
 
 pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed: pip install 'fidec[hub]'")

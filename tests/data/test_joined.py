@@ -8,7 +8,7 @@ import pytest
 
 from fidec import rng
 from fidec.data import replay
-from fidec.data.sampling import Joined, Sampling, Source, draw
+from fidec.data.batches import OfflineOnline, Sampling, Source, sample_batch
 from fidec.errors import ConfigError
 from fidec.types import Batch
 from helpers.algorithms import fast_jit
@@ -32,7 +32,9 @@ def test_joined_sources_draw_what_one_ring_would_draw(capacity):
     offline = Source(jax.tree.map(jax.numpy.asarray, rows(0, OFFLINE)))
     ring, online = replay.of(offline.rows, capacity), replay.empty(rows(0, 1), min(capacity, 60))
     add, sample = fast_jit(replay.add), fast_jit(lambda ring, key: replay.sample(ring, key, 32))
-    joined = fast_jit(lambda online, key: draw(Joined(offline, online), key, 32, Sampling(capacity=capacity)))
+    joined = fast_jit(
+        lambda online, key: sample_batch(OfflineOnline(offline, online), key, 32, Sampling(capacity=capacity))
+    )
     for number in range(40):
         if number in (0, 1, 2, 3, 5, 8, 15, 16, 30, 39):
             for key in keys(3):
@@ -44,10 +46,10 @@ def test_joined_sources_draw_what_one_ring_would_draw(capacity):
 def test_with_one_free_slot_the_second_row_replaces_the_first_offline_one():
     """The published capacity of data sets with two million rows, N + 1."""
     offline, online, add = Source(rows(0, OFFLINE)), replay.empty(rows(0, 1), 5), fast_jit(replay.add)
-    jitted = fast_jit(draw, static_argnums=(2, 3))
+    jitted = fast_jit(sample_batch, static_argnums=(2, 3))
     for number in range(2):
         online = add(online, rows(1000 + number, 1))
-    drawn = jitted(Joined(offline, online), keys()[0], 2000, Sampling(capacity=OFFLINE + 1))
+    drawn = jitted(OfflineOnline(offline, online), keys()[0], 2000, Sampling(capacity=OFFLINE + 1))
     values, counts = np.unique(np.asarray(drawn.rewards), return_counts=True)
     assert values.tolist() == [1, 2, 3, 4, 5, 6, 1000, 1001]
     assert counts.min() > 0.7 * 2000 / len(values)
@@ -55,7 +57,9 @@ def test_with_one_free_slot_the_second_row_replaces_the_first_offline_one():
 
 def test_a_ring_that_cannot_hold_the_data_is_rejected():
     with pytest.raises(ConfigError, match="6 slots cannot hold the 7 offline rows"):
-        draw(Joined(rows(0, OFFLINE), replay.empty(rows(0, 1), 3)), keys()[0], 4, Sampling(capacity=OFFLINE - 1))
+        sample_batch(
+            OfflineOnline(rows(0, OFFLINE), replay.empty(rows(0, 1), 3)), keys()[0], 4, Sampling(capacity=OFFLINE - 1)
+        )
 
 
 def test_follow_stores_the_next_action_of_the_row_before():

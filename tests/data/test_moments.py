@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fidec.data.moments import moments_of
+from fidec.data.statistics import moments_of
 
 
 @pytest.mark.parametrize("sizes", [(500,), (1, 499), (3, 200, 297), (1,) * 500])

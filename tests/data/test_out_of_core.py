@@ -20,12 +20,21 @@ import numpy as np
 import pytest
 
 from fidec import dataset_from_arrays, load_dataset, rng
-from fidec.data import check_dataset, feed, mapped, unpack
-from fidec.data.feed import Data, DeviceFeed, HostFeed, batch_of
-from fidec.data.holdout import hold_out
+from fidec.data import batches, cache, check_dataset, disk_array
+from fidec.data.batches import (
+    Data,
+    DeviceFeed,
+    HostFeed,
+    Mixture,
+    Sampling,
+    batch_of,
+    device_source,
+    host_source,
+    sample_batch,
+)
 from fidec.data.npz import read_npz, write_npz
-from fidec.data.sampling import Mixture, Sampling, draw, host_source, source_of
 from fidec.data.statistics import data_statistics
+from fidec.data.transforms import hold_out
 from fidec.data.windows import Window
 from fidec.errors import DataError
 from fidec.launch import launch
@@ -48,13 +57,13 @@ def frame_columns(rows: int = 60, episode: int = 12, size: int = 8, seed: int = 
 
 @pytest.fixture
 def map_all(monkeypatch):
-    monkeypatch.setattr(mapped, "MAPPED_BYTES", 0)
-    monkeypatch.setattr(mapped, "VECTOR_BYTES", 0)
+    monkeypatch.setattr(disk_array, "MAPPED_BYTES", 0)
+    monkeypatch.setattr(disk_array, "VECTOR_BYTES", 0)
 
 
 @pytest.fixture
 def short_chunks(monkeypatch):
-    monkeypatch.setattr(feed, "CHUNK_STEPS", 3)
+    monkeypatch.setattr(batches, "AHEAD_STEPS", 3)
 
 
 def saved(path, compressed: bool = False, **columns):
@@ -76,7 +85,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_host_feeds_what_the_device_would_draw(case, short_chunks):
-    """Chunk by chunk in order, after a jump as a resumed run makes it, and going back; and as `draw` draws."""
+    """Group by group in order, after a jump as a resumed run makes it, and going back; and as `sample_batch` does."""
     columns, sampling = CASES[case]
     datasets = [dataset_from_arrays(**each) for each in columns]
     device, host = (
@@ -85,9 +94,9 @@ def test_the_host_feeds_what_the_device_would_draw(case, short_chunks):
     assert (type(device), type(host)) == (DeviceFeed, HostFeed)
     assert jax.tree.structure(device.example) == jax.tree.structure(host.example)
     assert jax.tree.leaves(device.example) == jax.tree.leaves(host.example)
-    sources = [source_of(dataset, sampling, 0.9) for dataset in datasets]
+    sources = [device_source(dataset, sampling, 0.9) for dataset in datasets]
     data = Mixture(*sources) if len(sources) == 2 else sources[0]
-    finished, at_once = fast_jit(batch_of, static_argnums=3), fast_jit(draw, static_argnums=(2, 3))
+    finished, at_once = fast_jit(batch_of, static_argnums=3), fast_jit(sample_batch, static_argnums=(2, 3))
     for step in (0, 1, 2, 3, 7, 20, 4):
         (ours, stop), (theirs, end) = host.at(step), device.at(step)
         assert stop == end == step - step % 3 + 3
@@ -107,9 +116,9 @@ def test_a_failure_while_reading_ahead_is_not_lost(short_chunks):
 
 def test_the_default_limit_is_half_of_the_free_memory(monkeypatch):
     dataset = dataset_from_arrays(**frame_columns())
-    assert feed.free_memory() > 1e6
+    assert batches.free_memory() > 1e6
     for free, kind in ((2 * dataset.nbytes, DeviceFeed), (2 * dataset.nbytes - 2, HostFeed)):
-        monkeypatch.setattr(feed, "free_memory", lambda free=free: free)
+        monkeypatch.setattr(batches, "free_memory", lambda free=free: free)
         made = Data.of([dataset], images()).feed(SEED, BATCH, images())
         assert type(made) is kind
         made.close()
@@ -122,14 +131,14 @@ def test_mapped_images_equal_loaded_ones(tmp_path, map_all, monkeypatch, compres
     assert on_disk.mapped
     assert on_disk.observations.frames is on_disk.next_observations.frames  # one image is stored once
     with monkeypatch.context() as patch:
-        patch.setattr(mapped, "MAPPED_BYTES", 2**40)
-        patch.setattr(mapped, "VECTOR_BYTES", 2**40)
+        patch.setattr(disk_array, "MAPPED_BYTES", 2**40)
+        patch.setattr(disk_array, "VECTOR_BYTES", 2**40)
         loaded = load_dataset(f"npz:{path}")
     assert not loaded.mapped
     for key in ("observations", "next_observations", "actions", "masks"):
         np.testing.assert_array_equal(getattr(on_disk, key), getattr(loaded, key))
     assert (on_disk.sha256, on_disk.nbytes, on_disk.spec) == (loaded.sha256, loaded.nbytes, loaded.spec)
-    monkeypatch.setattr(mapped, "CHUNK_BYTES", 1000)  # several chunks, the last one shorter
+    monkeypatch.setattr(disk_array, "CHUNK_BYTES", 1000)  # several chunks, the last one shorter
     del on_disk.__dict__["sha256"]
     assert on_disk.sha256 == loaded.sha256
     ours, theirs = check_dataset(on_disk), check_dataset(loaded)
@@ -145,9 +154,9 @@ def test_a_mapped_data_set_is_never_loaded_at_once(tmp_path, monkeypatch):
     columns = {**frame_columns(rows, 100, 2), "observations": np.zeros((rows, 64, 64, 3), np.uint8)}
     path = saved(tmp_path / "large.npz", **columns)  # 49 MB, and twice that if next observations were a copy
     del columns
-    monkeypatch.setattr(mapped, "MAPPED_BYTES", 2**25)
-    monkeypatch.setattr(mapped, "CHUNK_BYTES", 2**20)
-    monkeypatch.setattr(feed, "CHUNK_BYTES", 2**20)
+    monkeypatch.setattr(disk_array, "MAPPED_BYTES", 2**25)
+    monkeypatch.setattr(disk_array, "CHUNK_BYTES", 2**20)
+    monkeypatch.setattr(batches, "AHEAD_BYTES", 2**20)
     tracemalloc.start()
     dataset = load_dataset(f"npz:{path}")
     assert check_dataset(dataset).worst != "error"
@@ -187,15 +196,15 @@ def test_a_compressed_file_is_unpacked_once(tmp_path, map_all):
 
 def test_a_read_only_directory_is_not_reported_as_a_damaged_file(tmp_path, map_all, monkeypatch):
     path = saved(tmp_path / "data" / "frames.npz", compressed=True)
-    read_only, write_whole = [path.parent / unpack.FOLDER], unpack.write_whole
-    monkeypatch.setattr(unpack.platformdirs, "user_cache_dir", lambda name: str(tmp_path / "cache" / name))
+    read_only, write_whole = [path.parent / cache.FOLDER], cache.write_whole
+    monkeypatch.setattr(cache.platformdirs, "user_cache_dir", lambda name: str(tmp_path / "cache" / name))
 
     def write(to, content):
         if to.parent in read_only:
             raise OSError(errno.EROFS, "Read-only file system")
         write_whole(to, content)
 
-    monkeypatch.setattr(unpack, "write_whole", write)
+    monkeypatch.setattr(cache, "write_whole", write)
     observations: Any = load_dataset(f"npz:{path}").observations
     copy = tmp_path / "cache" / "fidec" / "unpacked" / "frames.npz.observations.npy"
     np.testing.assert_array_equal(observations.frames, np.load(copy))
@@ -212,7 +221,7 @@ def test_a_read_only_directory_is_not_reported_as_a_damaged_file(tmp_path, map_a
 
 def test_failed_unpacking_leaves_no_files(tmp_path, map_all, monkeypatch):
     path = saved(tmp_path / "frames.npz", compressed=True)
-    monkeypatch.setattr(unpack.platformdirs, "user_cache_dir", lambda name: str(tmp_path / "cache"))
+    monkeypatch.setattr(cache.platformdirs, "user_cache_dir", lambda name: str(tmp_path / "cache"))
     usage = namedtuple("usage", "total used free")
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda folder: usage(10, 5, 5))
@@ -239,7 +248,7 @@ def test_arrays_in_another_order_are_read(tmp_path, map_all):
     columns = frame_columns()
     path = saved(tmp_path / "frames.npz", **{**columns, "observations": np.asfortranarray(columns["observations"])})
     array = read_npz(path)["observations"]
-    assert not mapped.is_mapped(array)
+    assert not disk_array.is_mapped(array)
     np.testing.assert_array_equal(array, columns["observations"])
 
 
@@ -298,13 +307,13 @@ def test_vectors_in_several_files_are_fed_as_if_in_memory(tmp_path, map_all, mon
     """Bit for bit, with the same hash, statistics, returns and findings."""
     columns = vector_columns()
     folder = shards_of(tmp_path / "parts", columns, (0, 30, 45, 90), compressed)
-    monkeypatch.setattr(mapped, "CHUNK_BYTES", 500)
+    monkeypatch.setattr(disk_array, "CHUNK_BYTES", 500)
     on_disk, loaded = load_dataset(f"npz:{folder}"), dataset_from_arrays(**columns)
     assert on_disk.mapped
     assert not loaded.mapped
     for key in ("observations", "next_observations", "actions", "next_actions"):
         ours, theirs = getattr(on_disk, key), getattr(loaded, key)
-        assert isinstance(ours, mapped.MappedRows)
+        assert isinstance(ours, disk_array.MappedRows)
         assert (ours.dtype, ours.shape, ours.nbytes) == (theirs.dtype, theirs.shape, theirs.nbytes)
         np.testing.assert_array_equal(ours, theirs)
         np.testing.assert_array_equal(ours[np.array([[40, 2], [2, 41]])], theirs[np.array([[40, 2], [2, 41]])])
@@ -349,7 +358,7 @@ def test_each_file_ends_an_episode(tmp_path):
 )
 @pytest.mark.parametrize("limit", [0, 2**30])
 def test_files_that_do_not_fit_together_are_named(tmp_path, monkeypatch, changes, words, limit):
-    monkeypatch.setattr(mapped, "VECTOR_BYTES", limit)
+    monkeypatch.setattr(disk_array, "VECTOR_BYTES", limit)
     folder = shards_of(tmp_path / "parts", random_columns(20), (0, 20))
     columns = {key: value for key, value in {**random_columns(20), **changes}.items() if value is not None}
     np.savez(folder / "part9.npz", **columns)
@@ -370,10 +379,10 @@ def test_what_is_computed_for_each_row_may_stay_on_the_disk(tmp_path, map_all):
     rows, settings = np.arange(dataset.size), Sampling()
     compute = lambda batch, first: (batch.observations + first, batch.rewards)  # noqa: E731
     ours, theirs = (
-        feed.map_rows(compute, host_source(dataset), rows, settings, size=64, folder=folder)
+        batches.map_batches(compute, host_source(dataset), rows, settings, size=64, folder=folder)
         for folder in (tmp_path, None)
     )
-    assert isinstance(ours[0], mapped.FileRows)
+    assert isinstance(ours[0], disk_array.FileRows)
     assert isinstance(theirs[0], np.ndarray)
     assert_same(ours, theirs)
     np.testing.assert_array_equal(ours[0][np.array([70, 3])], theirs[0][np.array([70, 3])])
@@ -388,8 +397,8 @@ def test_training_on_a_large_file_takes_little_memory(tmp_path):
         from pathlib import Path
         import numpy as np
         from fidec import fit
-        from fidec.data import mapped
-        mapped.VECTOR_BYTES = 2**26
+        from fidec.data import disk_array
+        disk_array.VECTOR_BYTES = 2**26
 
         def status():
             lines = Path("/proc/self/status").read_text().splitlines()

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from fidec import dataset_from_arrays, load_dataset, rng
-from fidec.data import check_dataset, feed, mapped
-from fidec.data.describe import describe_dataset, description_text
-from fidec.data.feed import Data, batch_of
-from fidec.data.holdout import hold_out
-from fidec.data.sampling import Sampling, draw, source_of
+from fidec.data import batches, check_dataset, disk_array
+from fidec.data.batches import Data, Sampling, batch_of, device_source, sample_batch
 from fidec.data.statistics import data_statistics, features_of
+from fidec.data.summary import describe_dataset, description_text
+from fidec.data.transforms import hold_out
 from fidec.data.windows import Window
 from fidec.errors import DataError
 from fidec.parts import Frames
@@ -25,7 +24,7 @@ from helpers.runs import random_columns
 from helpers.two_cameras import EPISODE, FRONT, WRIST, episodes
 
 COUNT = 5
-jitted, finished = fast_jit(draw, static_argnums=(2, 3)), fast_jit(batch_of, static_argnums=3)
+jitted, finished = fast_jit(sample_batch, static_argnums=(2, 3)), fast_jit(batch_of, static_argnums=3)
 
 
 def flat(listed: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -134,14 +133,15 @@ def test_npz_files_store_parts_and_large_images_stay_in_them(compressed, tmp_pat
     loaded = load_dataset(f"npz:{tmp_path}/mine.npz")
     assert loaded.sha256 == dataset_from_arrays(**flat()).sha256
     assert not loaded.mapped
-    monkeypatch.setattr(mapped, "MAPPED_BYTES", 0)
+    monkeypatch.setattr(disk_array, "MAPPED_BYTES", 0)
     large = load_dataset(f"npz:{tmp_path}/mine.npz")
     assert large.mapped
     assert large.sha256 == loaded.sha256
     settings = Sampling(frame_stack=2, history=3, augment=1.0)
     key = rng.stream(1, "batch")
     assert equal(
-        jitted(source_of(large, settings), key, 8, settings), jitted(source_of(loaded, settings), key, 8, settings)
+        jitted(device_source(large, settings), key, 8, settings),
+        jitted(device_source(loaded, settings), key, 8, settings),
     )
     both: dict[str, Any] = columns | {"observations": np.zeros((ROWS, 2))}
     np.savez(tmp_path / "both.npz", **both)
@@ -150,7 +150,7 @@ def test_npz_files_store_parts_and_large_images_stay_in_them(compressed, tmp_pat
 
 
 def test_a_hostile_name_of_a_part_leaves_no_file_elsewhere(tmp_path, monkeypatch):
-    monkeypatch.setattr(mapped, "MAPPED_BYTES", 0)
+    monkeypatch.setattr(disk_array, "MAPPED_BYTES", 0)
     columns = stored(flat())
     columns["observations/../../evil"] = columns["observations/front"]
     (tmp_path / "a" / "b").mkdir(parents=True)
@@ -173,7 +173,7 @@ def test_observations_are_stacked_within_their_episode(window):
     """Against a loop over episodes: `Frames`, which the policy has, stacks what the batch has."""
     dataset = dataset_from_arrays(**episodes(COUNT))
     settings, counts = Sampling(frame_stack=2, history=3, window=window), {"front": 2, "state": 3, "wrist": 2}
-    batch = jitted(source_of(dataset, settings), rng.stream(0, "batch"), 64, settings)
+    batch = jitted(device_source(dataset, settings), rng.stream(0, "batch"), 64, settings)
     seen, after = {}, {}
     for first, stop in dataset.episodes:
         frames = Frames(counts)
@@ -210,13 +210,13 @@ def test_vectors_without_a_history_are_not_stacked():
     ("place", "window"), [("mapped", Window()), pytest.param("host", Window(2, 3, 0.9), marks=pytest.mark.slow)]
 )
 def test_host_and_file_feed_what_the_device_would_draw(place, window, monkeypatch, tmp_path):
-    monkeypatch.setattr(feed, "CHUNK_STEPS", 3)
+    monkeypatch.setattr(batches, "AHEAD_STEPS", 3)
     settings = Sampling(frame_stack=2, history=3, augment=0.5, window=window)
     datasets = [dataset_from_arrays(**flat()), dataset_from_arrays(**flat(episodes(3, seed=1)))]
     expected = Data.of(datasets, settings).feed(3, 8, settings)
     if place == "mapped":
         np.savez(tmp_path / "mine.npz", **stored(flat()))
-        monkeypatch.setattr(mapped, "MAPPED_BYTES", 0)
+        monkeypatch.setattr(disk_array, "MAPPED_BYTES", 0)
         datasets[0] = load_dataset(f"npz:{tmp_path}/mine.npz")
         assert datasets[0].mapped
     data = Data.of(datasets, settings, limit=0)
@@ -234,8 +234,8 @@ def test_all_cameras_of_a_row_are_shifted_by_one_offset():
     columns: dict[str, Any] = {"observations": {"a": big, "b": big[:, :, :, :1], "c": np.arange(rows)[:, None]}}
     columns |= {"next_observations": columns["observations"], "actions": np.zeros((rows, 1), np.float32)}
     dataset = dataset_from_arrays(**columns)
-    batch = jitted(source_of(dataset), rng.stream(0, "batch"), 16, Sampling(augment=1.0))
-    plain = jitted(source_of(dataset), rng.stream(0, "batch"), 16, Sampling())
+    batch = jitted(device_source(dataset), rng.stream(0, "batch"), 16, Sampling(augment=1.0))
+    plain = jitted(device_source(dataset), rng.stream(0, "batch"), 16, Sampling())
     assert equal(batch.observations, batch.next_observations)
     np.testing.assert_array_equal(batch.observations["a"][..., :1], batch.observations["b"])
     assert not equal(batch.observations["a"], plain.observations["a"])

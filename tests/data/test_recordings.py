@@ -144,7 +144,7 @@ def test_damaged_recordings_are_refused(tmp_path, monkeypatch):
         with pytest.raises(DataError, match=r"cannot be read as MCAP|has no summary"):
             load(tmp_path)
     path.write_bytes(good)
-    monkeypatch.setattr("fidec.data.recordings.free_host_memory", lambda: 100.0)
+    monkeypatch.setattr("fidec.data.tables.free_host_memory", lambda: 100.0)
     with pytest.raises(DataError, match="has a chunk of"):
         load(tmp_path)
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fidec import dataset_from_arrays, rng
-from fidec.data import replay, sampling
-from fidec.data.sampling import Joined, Mixture, Sampling, Source, draw, source_of
+from fidec.data import batches, replay
+from fidec.data.batches import Mixture, OfflineOnline, Sampling, Source, device_source, sample_batch
 from fidec.errors import ConfigError
 from fidec.ops import images
 from fidec.types import Spec
@@ -17,7 +17,7 @@ from helpers.algorithms import fast_jit
 from helpers.runs import random_columns
 
 KEY = rng.at(rng.stream(5, "batch"), 3)
-jitted = fast_jit(draw, static_argnums=(2, 3))
+jitted = fast_jit(sample_batch, static_argnums=(2, 3))
 
 
 def image_dataset(seed: int = 0, episodes=(5, 1, 9, 4)):
@@ -49,7 +49,7 @@ def test_vectors_are_drawn_by_randint_at_the_steps_key(vectors):
     """Bit for bit what runs drew before there were sources: rows by randint at the step's own key."""
     rows = np.asarray(jax.random.randint(KEY, (16,), 0, vectors.size))
     expected = jax.tree.map(lambda column: column[rows], vectors.batch())
-    source = source_of(vectors)
+    source = device_source(vectors)
     assert source.starts is None
     settings = Sampling.of(vectors.spec, frame_stack=3, augment=0.5, fraction=0.5)  # what a run has by default
     for batch in (jitted(source.rows, KEY, 16), jitted(source, KEY, 16), jitted(source, KEY, 16, settings)):
@@ -57,16 +57,16 @@ def test_vectors_are_drawn_by_randint_at_the_steps_key(vectors):
 
 
 def test_a_discount_adds_returns(vectors):
-    batch = jitted(source_of(vectors, discount=0.9), KEY, 16)
+    batch = jitted(device_source(vectors, discount=0.9), KEY, 16)
     rows = np.asarray(jax.random.randint(KEY, (16,), 0, vectors.size))
     np.testing.assert_array_equal(batch.returns, vectors.returns(0.9)[rows])
 
 
 def test_a_mixture_takes_its_share_of_each(vectors):
     fraction, first, seen = 0.25, 12, set()
-    assert [sampling.parts(16, share) for share in (0.5, 0.25, 0.9)] == [(8, 8), (12, 4), (2, 14)]
+    assert [batches.shares(16, share) for share in (0.5, 0.25, 0.9)] == [(8, 8), (12, 4), (2, 14)]
     other = dataset_from_arrays(**{**random_columns(rows=60, seed=1), "rewards": np.full(60, 100.0)})
-    mixture, settings = Mixture(source_of(vectors), source_of(other)), Sampling(fraction=fraction)
+    mixture, settings = Mixture(device_source(vectors), device_source(other)), Sampling(fraction=fraction)
     root = rng.stream(5, "batch")
     for step in range(40):
         key = rng.at(root, step)
@@ -74,13 +74,13 @@ def test_a_mixture_takes_its_share_of_each(vectors):
         assert (batch.rewards[:first] < 50).all()
         assert (batch.rewards[first:] == 100).all()
         # The offline rows are those of a batch of their own: the second source does not change them.
-        assert_same(jax.tree.map(lambda x: x[:first], batch), jitted(mixture.offline, key, first, sampling.PLAIN))
+        assert_same(jax.tree.map(lambda x: x[:first], batch), jitted(mixture.offline, key, first, batches.PLAIN))
         seen |= set(batch.actions[first:, 0].tolist())
     assert len(seen) > 0.8 * other.size  # 160 draws or more from 60 rows
 
 
 def test_a_replay_buffer_is_a_source_too(vectors):
-    source = source_of(vectors)
+    source = device_source(vectors)
     buffer = replay.of(source.rows, vectors.size + 10)
     assert_same(jitted(buffer, KEY, 16), jitted(source, KEY, 16))
     batch = jitted(Mixture(source, buffer), KEY, 16)
@@ -89,7 +89,7 @@ def test_a_replay_buffer_is_a_source_too(vectors):
 
 
 def test_sources_that_do_not_fit_are_rejected_by_the_name_of_the_column(vectors):
-    with_returns, buffer = source_of(vectors, discount=0.9), replay.of(source_of(vectors).rows, vectors.size)
+    with_returns, buffer = device_source(vectors, discount=0.9), replay.of(device_source(vectors).rows, vectors.size)
     with pytest.raises(ConfigError, match=r"mixture has returns of shape \(\), the second no returns.*discount"):
         jitted(Mixture(with_returns, buffer), KEY, 16)
     rows = with_returns.rows._replace(actions=with_returns.rows.actions[:, :1])
@@ -100,7 +100,7 @@ def test_sources_that_do_not_fit_are_rejected_by_the_name_of_the_column(vectors)
 @pytest.mark.parametrize(("count", "fraction"), [(1, 0.5), (4, 0.05), (4, 0.95)])
 def test_a_batch_too_small_to_share_is_rejected(count, fraction):
     with pytest.raises(ConfigError, match=f"batch of {count} rows cannot be shared"):
-        sampling.parts(count, fraction)
+        batches.shares(count, fraction)
 
 
 def slow_stack(dataset, row: int, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -113,7 +113,7 @@ def slow_stack(dataset, row: int, count: int) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("count", [1, 3])
 def test_frames_are_stacked_within_their_trajectory(count):
     dataset = image_dataset()
-    batch = jitted(source_of(dataset, Sampling(frame_stack=count)), KEY, 200, Sampling(frame_stack=count))
+    batch = jitted(device_source(dataset, Sampling(frame_stack=count)), KEY, 200, Sampling(frame_stack=count))
     rows = np.asarray(batch.rewards).astype(int)
     assert set(rows) == set(range(dataset.size))  # all starts and all ends are among them
     for i, row in enumerate(rows):
@@ -129,7 +129,7 @@ def test_frames_are_stacked_within_their_trajectory(count):
 
 
 def test_augmentation_changes_images_and_nothing_else():
-    source = source_of(image_dataset(), Sampling(frame_stack=3))
+    source = device_source(image_dataset(), Sampling(frame_stack=3))
     plain = jitted(source, KEY, 32, Sampling(frame_stack=3))
     moved = jitted(source, KEY, 32, Sampling(frame_stack=3, augment=1.0))
     keep = {"observations": None, "next_observations": None}
@@ -146,7 +146,7 @@ def test_augmentation_changes_images_and_nothing_else():
 
 def test_images_of_two_data_sets(vectors):
     first, second = image_dataset(0), image_dataset(1, episodes=(3, 8))
-    mixture = Mixture(source_of(first, Sampling(2)), source_of(second, Sampling(2)))
+    mixture = Mixture(device_source(first, Sampling(2)), device_source(second, Sampling(2)))
     batch = jitted(mixture, KEY, 40, Sampling(frame_stack=2))
     for i, dataset in [(0, first), (19, first), (20, second), (39, second)]:
         seen, following = slow_stack(dataset, int(batch.rewards[i]), 2)
@@ -161,11 +161,11 @@ def test_images_of_two_data_sets(vectors):
 def test_a_replay_buffer_holds_stacks_and_the_frame_that_follows():
     """Filled with every row of a data set so, alone or after that data set, it gives what the data set gives."""
     dataset, settings = image_dataset(), Sampling(frame_stack=2, capacity=1000)
-    source, size = source_of(dataset, Sampling(2)), dataset.size
+    source, size = device_source(dataset, Sampling(2)), dataset.size
     stacks = np.stack([slow_stack(dataset, row, 2)[0] for row in range(size)])
     buffer = replay.of(source.rows._replace(observations=stacks), size)
     assert_same(jitted(buffer, KEY, 64, settings), jitted(source, KEY, 64, settings))
-    batch = jitted(Joined(source, buffer), KEY, 64, settings)
+    batch = jitted(OfflineOnline(source, buffer), KEY, 64, settings)
     for i in range(64):
         seen, following = slow_stack(dataset, int(batch.rewards[i]), 2)
         np.testing.assert_array_equal(batch.observations[i], seen)
@@ -173,7 +173,7 @@ def test_a_replay_buffer_holds_stacks_and_the_frame_that_follows():
 
 
 def test_frames_without_trajectories_are_rejected():
-    rows = source_of(image_dataset()).rows
+    rows = device_source(image_dataset()).rows
     for source in (rows, Source(rows)):
         with pytest.raises(ConfigError, match="starts of trajectories"):
             jitted(source, KEY, 4, Sampling(frame_stack=3))

@@ -237,7 +237,8 @@ def test_bounds_in_a_file_or_by_argument(tmp_path):
 def test_a_package_adds_a_source_with_one_file_and_an_entry_point(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(
         "import numpy as np\n"
-        "from fidec.data import DataSource, dataset_from_arrays\n"
+        "from fidec.data import dataset_from_arrays\n"
+        "from fidec.data.source import DataSource\n"
         "def load(what, *, cache_dir=None, action_low=None, action_high=None):\n"
         "    if what == 'bad':\n"
         "        return 'text'\n"

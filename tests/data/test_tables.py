@@ -16,9 +16,9 @@ import pytest
 
 from fidec.cli import main
 from fidec.data import check_dataset, dataset_from_arrays, load_dataset
-from fidec.data.delay import delayed
-from fidec.data.propose import propose
+from fidec.data.sources.table import suggest
 from fidec.data.statistics import data_statistics
+from fidec.data.transforms import delayed
 from fidec.errors import ConfigError, DataError
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'fidec[tables]'")
@@ -278,12 +278,12 @@ def test_a_proposal_without_actions_says_at_once_what_to_fill_in(tmp_path, capsy
 def test_columns_are_proposed_in_the_order_of_the_file_and_only_numbers():
     types = {"q10": "float", "q2": "list<item: float>", "u1": "double", "u0": "int64", "target": "string"}
     types |= {"words": "list<item: string>", "note": "null", "reward": "string", "run": "string"}
-    assert propose(types) == {"observation": ["q10", "q2"], "action": ["u1", "u0"], "episode": ["run"]}
+    assert suggest(types) == {"observation": ["q10", "q2"], "action": ["u1", "u0"], "episode": ["run"]}
 
 
 def test_names_are_recognised():
     names = ["observation.state", "action", "next.reward", "episode_index", "timestamp", "next.done", "frame_index"]
-    found = propose(dict.fromkeys(names, "float"))
+    found = suggest(dict.fromkeys(names, "float"))
     assert found == {
         "observation": ["observation.state"],
         "action": ["action"],

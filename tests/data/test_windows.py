@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 
 from fidec import dataset_from_arrays
-from fidec.data.feed import _take
-from fidec.data.sampling import Sampling, draw, gather, host_source, source_of
-from fidec.data.windows import Window
+from fidec.data.batches import Sampling, _gather_on_host, device_source, gather_rows, host_source, sample_batch
+from fidec.data.windows import Window, WindowBuilder
 from fidec.errors import ConfigError
 from fidec.store.replay import Rows
-from fidec.train.windows import OpenWindows
 from fidec.types import Batch
 
 GAMMA = 0.9
@@ -71,8 +69,8 @@ def test_windows_on_the_device_and_on_the_host_equal_a_plain_loop(window, images
     dataset = episodes_of_many_lengths(images)
     settings = Sampling(frame_stack=2 if images else 1, window=window)
     rows = np.arange(dataset.size, dtype=np.int32)
-    host: Any = _take(host_source(dataset, settings), rows, settings)
-    device = gather(source_of(dataset, settings), jnp.asarray(rows), settings)
+    host: Any = _gather_on_host(host_source(dataset, settings), rows, settings)
+    device = gather_rows(device_source(dataset, settings), jnp.asarray(rows), settings)
     assert jax.tree.structure(host) == jax.tree.structure(device)
     jax.tree.map(np.testing.assert_array_equal, host, device)
     for row in rows:
@@ -96,7 +94,10 @@ def test_windows_on_the_device_and_on_the_host_equal_a_plain_loop(window, images
 def test_a_window_of_one_step_is_a_row_as_it_is_stored():
     dataset, key = episodes_of_many_lengths(), jax.random.key(0)
     settings = Sampling(window=Window(1, 1, GAMMA))
-    plain, windows = draw(source_of(dataset), key, 32), draw(source_of(dataset, settings), key, 32, settings)
+    plain, windows = (
+        sample_batch(device_source(dataset), key, 32),
+        sample_batch(device_source(dataset, settings), key, 32, settings),
+    )
     assert windows.valid is None
     jax.tree.map(np.testing.assert_array_equal, plain, windows)
 
@@ -106,7 +107,7 @@ def test_a_backup_is_at_least_as_long_as_a_chunk():
         Window(3, 2)
     settings = Sampling(window=WINDOWS[0])
     with pytest.raises(ConfigError, match="ends of trajectories"):
-        gather(source_of(episodes_of_many_lengths()), jnp.zeros(2, jnp.int32), settings)
+        gather_rows(device_source(episodes_of_many_lengths()), jnp.zeros(2, jnp.int32), settings)
 
 
 @pytest.mark.parametrize("window", [Window(1, 1, GAMMA), *WINDOWS])
@@ -139,7 +140,7 @@ def test_the_value_of_a_chunk_on_a_linear_system_is_the_closed_form(window):
     )
     settings = Sampling(window=window)
     starts = dataset.episodes[:, 0]
-    batch = _take(host_source(dataset, settings), starts, settings)
+    batch = _gather_on_host(host_source(dataset, settings), starts, settings)
 
     def features(x, u):
         z = np.concatenate([x, u], axis=1).astype(np.float64)
@@ -167,7 +168,7 @@ def test_windows_of_collected_episodes_are_those_of_a_data_set(window):
     """Two lanes take turns. One of them fails in an episode, which is cut there, and begins another one."""
     dataset = episodes_of_many_lengths()
     settings = Sampling(window=window)
-    expected = _take(host_source(dataset, settings), np.arange(dataset.size, dtype=np.int32), settings)
+    expected = _gather_on_host(host_source(dataset, settings), np.arange(dataset.size, dtype=np.int32), settings)
     rows: list[tuple[int, int, int, int, bool]] = []  # of the data, lane, episode, step, whether it ended there
     lanes = [dataset.episodes[::2], dataset.episodes[1::2]]
     for lane, own in enumerate(lanes):
@@ -177,7 +178,7 @@ def test_windows_of_collected_episodes_are_those_of_a_data_set(window):
             own_rows = enumerate(range(start, stop))
             rows += [(row, lane, 2 * number + lane, step, ends and row == stop - 1) for step, row in own_rows]
     turns = [row for pair in itertools.zip_longest(*([r for r in rows if r[1] == i] for i in (0, 1))) for row in pair]
-    builder, found = OpenWindows(window), []
+    builder, found = WindowBuilder(window), []
     for row, lane, episode, step, ended in filter(None, turns):
         batch = jax.tree.map(lambda column, row=row: column[row : row + 1], dataset.batch())
         one = np.array([episode]), np.array([step]), np.array([lane]), np.array([ended])
@@ -194,7 +195,7 @@ def test_windows_of_collected_episodes_are_those_of_a_data_set(window):
 
 
 def test_windows_do_not_cross_rows_that_were_lost():
-    builder = OpenWindows(Window(2, 2, GAMMA))
+    builder = WindowBuilder(Window(2, 2, GAMMA))
     steps = np.array([0, 1, 2, 50, 51, 52, 53])
     batch = dataset_from_arrays(
         observations=steps[:, None].astype(np.float32),

@@ -163,15 +163,14 @@ def split(out: Path) -> dict:
 
 def _rebrac(dataset: Any, **options: Any) -> tuple[Any, Any]:
     from fidec import algos
-    from fidec.data.feed import Data
-    from fidec.data.sampling import PLAIN
+    from fidec.data.batches import PLAIN, Data
 
     return algos.make("rebrac", dataset.spec, hidden=(24,), **options), Data.of([dataset], PLAIN).feed(0, 64, PLAIN)
 
 
 def _lowered(algorithm: Any, feed: Any, place: Any) -> tuple[Any, tuple]:
     """The lowered steps, and arguments for one step."""
-    from fidec.data.sampling import PLAIN
+    from fidec.data.batches import PLAIN
     from fidec.train import loop
 
     keys, carry = place.put((loop.keys_of(0), loop.start(algorithm, 0, loop.example_batch(feed.example))))

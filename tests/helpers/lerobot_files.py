@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fidec.data.frames import png
+from fidec.data.cameras import png
 
 STEPS, EPISODES, FPS = 6, 3, 10
 ROWS = STEPS * EPISODES

@@ -9,11 +9,11 @@ import pytest
 from gymnasium.spaces import Box
 
 from fidec import dataset_from_arrays, evaluate, fit, load_policy, resume
-from fidec.data.delay import PENDING, Pending, delayed
+from fidec.data.transforms import PENDING, Pending, delayed
 from fidec.envs.wrappers import Delay, fitted
 from fidec.errors import ConfigError, DataError, EnvError
-from fidec.train.origin import check_data, data_of
 from fidec.train.run import Preempted
+from fidec.train.training_data import check_fits, data_of
 from helpers.own_env import REACH, Reach
 from helpers.runs import fingerprint
 
@@ -123,7 +123,7 @@ def test_a_policy_stays_in_the_range_of_the_data(tmp_path):
     columns = {name: getattr(dataset, name) for name in ("observations", "rewards", "terminals")}
     np.savez(other, **columns, actions=dataset.actions / 3, action_low=-2.0, action_high=2.0)
     seen = data_of(run.directory, f"npz:{other}")
-    check_data(policy, seen)
+    check_fits(policy, seen)
     assert np.allclose(policy.spec.to_user_units(seen.actions[0]), dataset.actions[0] / 3, atol=1e-5)
 
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from fidec import dataset_from_arrays, fit, load_policy, resume
-from fidec.data import feed
-from fidec.data.holdout import hold_out
+from fidec.data import batches
+from fidec.data.transforms import hold_out
 from fidec.errors import ConfigError, DataError, RunError
 from fidec.store import trees
-from fidec.train import dispatch, flow_first
+from fidec.train import dispatch, pretrained_flow
 from fidec.train.config import OnlineConfig, RunConfig
 from fidec.train.run import Preempted, resume_all
 from fidec.train.validation import Validation
@@ -124,7 +124,7 @@ def test_a_flow_from_another_run_gives_the_same_run_and_is_copied(tmp_path, data
         ({"options": {"hidden": (16,)}}, "same --algo.hidden"),
         ({"algo": "fawac", "options": {"hidden": (8,)}}, "fawac cannot be trained with a frozen flow"),
         ({"flow_updates": 5}, "both --flow and --flow-updates"),
-        ({"normalize_observations": False}, "observation_mean"),
+        ({"normalize_observations": False}, "observation mean"),
         ({"algo": "fql", "validation": 0.1, "options": {"hidden": (8,)}}, "imitate the data"),
         ({"validation": 0.9}, "in \\[0, 0.5\\]"),
     ],
@@ -203,7 +203,7 @@ def test_every_method_with_a_frozen_flow_can_train_it_online(tmp_path, dataset, 
 
 def test_a_flow_of_other_data_is_refused(tmp_path, whole):
     other = dataset_from_arrays(**random_columns(rows=440, seed=1))
-    with pytest.raises(ConfigError, match="was trained on other data: their SHA-256"):
+    with pytest.raises(ConfigError, match="was trained on other data: the recorded SHA-256"):
         fit(other, tmp_path / "run", **{**SETTINGS, **GIVEN, "flow": whole / "flow"})
 
 
@@ -245,10 +245,10 @@ def test_training_ends_when_the_held_out_loss_stops_improving(tmp_path, dataset,
 
 def test_a_signal_while_proposals_are_drawn_is_obeyed_at_once(tmp_path, dataset, whole, monkeypatch):
     """In the second of five batches, at the start and when the run continues."""
-    monkeypatch.setattr(flow_first, "ROWS", 100)
+    monkeypatch.setattr(pretrained_flow, "ROWS", 100)
     settings = {**SETTINGS, **GIVEN, "flow": whole / "flow", "steps": 15}
     made, out = fit(dataset, tmp_path / "made", **settings).directory, tmp_path / "run"
-    calls, take = [0], feed.rows_at
+    calls, take = [0], batches.gather_batch
 
     def take_and_stop(*arguments):
         calls[0] += 1
@@ -256,7 +256,7 @@ def test_a_signal_while_proposals_are_drawn_is_obeyed_at_once(tmp_path, dataset,
             os.kill(os.getpid(), signal.SIGTERM)
         return take(*arguments)
 
-    monkeypatch.setattr(feed, "rows_at", take_and_stop)
+    monkeypatch.setattr(batches, "gather_batch", take_and_stop)
     for drawn, start in ((2, lambda: fit(dataset, out, **settings)), (4, lambda: resume(out, dataset, quiet=True))):
         with pytest.raises(Preempted, match="saved at step 0") as stopped:
             start()

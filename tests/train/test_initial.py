@@ -13,9 +13,9 @@ from fidec import dataset_from_arrays, fit, load_policy, resume
 from fidec.errors import CheckpointError, ConfigError, RunError
 from fidec.store import files
 from fidec.train.config import RunConfig
-from fidec.train.initial import with_initial
 from fidec.train.resolve import resolve
 from fidec.train.together import Together
+from fidec.train.warm_start import with_initial
 from helpers.runs import TASK, fingerprint, random_columns
 
 TINY = {"algo": "tiny", "batch_size": 8, "log_interval": 10, "checkpoint_interval": 10, "quiet": True}
@@ -110,15 +110,15 @@ def test_a_run_that_does_not_fit_is_refused_before_anything_is_written(first, ot
 def test_other_shapes_and_bounds_are_named(first, tmp_path):
     columns = random_columns()
     wide = {**columns, "observations": np.hstack([columns["observations"]] * 2)}
-    with pytest.raises(ConfigError, match=r"Its observation_shape is \(3,\), that of this run \(6,\)"):
+    with pytest.raises(ConfigError, match=r"it has observation shape \(3,\) instead of \(6,\)"):
         fit(dataset_from_arrays(**wide), tmp_path / "run", steps=10, init_from=first, **TINY)
     bounds = dataset_from_arrays(**columns, action_low=[-2, -2], action_high=[2, 2])
-    with pytest.raises(ConfigError, match=r"Its bounds is .* that of this run \(\(-2"):
+    with pytest.raises(ConfigError, match=r"it has bounds .* instead of \(\(-2"):
         fit(bounds, tmp_path / "run", steps=10, init_from=first, **TINY)
 
 
 def test_other_networks_are_named_by_their_options(tiny, compile_cache, other, tmp_path):
     small = {**TINY, "algo": "bc", "options": {"hidden": (8,)}}
     run = fit(other, tmp_path / "bc", steps=1, **small).directory
-    with pytest.raises(ConfigError, match=r"Its hidden is \(8,\), here \(9,\)\. .*--config .*bc/config\.json"):
+    with pytest.raises(ConfigError, match=r"it has hidden \(8,\) instead of \(9,\)\. .*--config .*bc/config\.json"):
         fit(other, tmp_path / "run", steps=1, init_from=run, **{**small, "options": {"hidden": (9,)}})

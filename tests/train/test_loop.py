@@ -16,8 +16,7 @@ import pytest
 
 from fidec import algos, dataset_from_arrays, rng
 from fidec.console import Progress
-from fidec.data.feed import DeviceFeed
-from fidec.data.sampling import PLAIN
+from fidec.data.batches import PLAIN, DeviceFeed
 from fidec.errors import NonFiniteError
 from fidec.train import dispatch, loop
 from fidec.train.session import Session

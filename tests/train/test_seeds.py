@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from fidec import algos, dataset_from_arrays, fit, resume
-from fidec.data.feed import CHUNK_BYTES, Data
-from fidec.data.sampling import PLAIN
+from fidec.data.batches import AHEAD_BYTES, PLAIN, Data
 from fidec.errors import ConfigError, RunError
 from fidec.store.checkpoint import Checkpoints
 from fidec.train import dispatch, loop
@@ -140,7 +139,7 @@ def test_stopped_runs_continue_together_or_alone(dataset, single, tmp_path, monk
 def test_runs_that_do_not_fit_into_memory_together_take_turns(
     dataset, single, tmp_path, monkeypatch, capsys, stop_at
 ):
-    monkeypatch.setattr("fidec.train.opening.free_memory", lambda: 3 * dataset.nbytes + 5 * 2 * CHUNK_BYTES)
+    monkeypatch.setattr("fidec.train.opening.free_memory", lambda: 3 * dataset.nbytes + 5 * 2 * AHEAD_BYTES)
     out = tmp_path / "runs"
     stop_at(20)
     with pytest.raises(Preempted, match=r"--resume \S+seed000 \S+seed001 \S+seed005"):

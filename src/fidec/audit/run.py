@@ -14,8 +14,8 @@ from fidec.errors import ConfigError
 from fidec.parts import arrays_of
 from fidec.stats import bootstrap_mean
 from fidec.store import versions
-from fidec.train.origin import check_data, observations_at
 from fidec.train.policy import Policy
+from fidec.train.training_data import check_fits, observations_at
 
 QUANTILES = (5, 25, 50, 75, 95)
 NEIGHBOURS = 32
@@ -38,7 +38,7 @@ def audit(
     of finished states and a text. The result has plain numbers and NumPy arrays; docs/audit.md explains its keys.
     """
     check_transport(policy)
-    check_data(policy, dataset)
+    check_fits(policy, dataset)
     transport = policy.algorithm.transport
     assert transport is not None  # checked
     generator = np.random.default_rng([seed, 0])

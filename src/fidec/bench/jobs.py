@@ -23,7 +23,7 @@ from fidec.store.logs import parse_line
 from fidec.store.rundir import LOCK, ROWS, RunDirectory, check_no_results
 from fidec.store.schema import check
 from fidec.train.config import RunConfig
-from fidec.train.flow_first import check_takes_flow
+from fidec.train.pretrained_flow import check_takes_flow
 from fidec.train.protocol import resolve_options
 from fidec.train.provenance import arguments_of
 from fidec.train.resolve import resolve, seed_name

@@ -20,7 +20,7 @@ from fidec.bench.sweep import REFUSED, make_job
 from fidec.errors import ConfigError, DataError, RunError
 from fidec.executors import Request
 from fidec.train.config import RunConfig
-from fidec.train.flow_first import METHOD, stage_config
+from fidec.train.pretrained_flow import METHOD, stage_config
 from fidec.train.resolve import resolve, seed_name
 
 NATS = (0.05, 0.1, 0.2, 0.4)  # 0.1 to 0.3 nats was best on three tasks

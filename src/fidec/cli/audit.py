@@ -50,13 +50,13 @@ def main(argv: list[str]) -> int:
     from fidec.console import Progress
     from fidec.store import files
     from fidec.store.rundir import check_links
-    from fidec.train.origin import check_data, data_of
     from fidec.train.policy import load_policy
+    from fidec.train.training_data import check_fits, data_of
 
     policy = load_policy(args.directory)
     check_transport(policy)
     dataset = data_of(args.directory, args.data, args.data_dir)
-    check_data(policy, dataset)
+    check_fits(policy, dataset)
     out = args.out or args.directory / "audit"
     if args.out is None:
         check_links(args.directory)

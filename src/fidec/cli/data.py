@@ -203,7 +203,7 @@ def _make(args: MakeArgs) -> int:
 
 def _get(args: GetArgs) -> int:
     from fidec.data.download import download
-    from fidec.data.hub import download_hub
+    from fidec.data.sources.hf import download_hub
     from fidec.errors import ConfigError
 
     if args.name.startswith("hf:"):
@@ -218,7 +218,7 @@ def _get(args: GetArgs) -> int:
 
 def _list(args: ListArgs) -> int:
     from fidec.data.cache import data_dir
-    from fidec.data.listing import list_cache
+    from fidec.data.summary import list_cache
     from fidec.make.recipes import RECIPES
 
     files = list_cache(args.data_dir)
@@ -247,8 +247,7 @@ def _list(args: ListArgs) -> int:
 
 
 def _map(args: MapArgs) -> int:
-    from fidec.data.mapping import read_mapping
-    from fidec.data.propose import proposal
+    from fidec.data.sources.table import read_schema, suggested_file
     from fidec.errors import ConfigError
     from fidec.store import files
 
@@ -257,12 +256,12 @@ def _map(args: MapArgs) -> int:
     out = args.out or args.tables[0].parent / "columns.toml"
     if out.exists() and not args.overwrite:
         raise ConfigError(f"{out} exists. Give --overwrite to replace it, or another --out")
-    text = proposal(list(args.tables), out)
+    text = suggested_file(list(args.tables), out)
     with files.writing(out, "the mapping file"):
         files.atomic_write(out, text)
     print(text, end="")
     try:
-        read_mapping(out)
+        read_schema(out)
         print(f"{out}: check it, then `fidec data check table:{out}`", file=sys.stderr)
     except ConfigError as error:  # a key for which no column was found
         print(error, file=sys.stderr)
@@ -277,7 +276,7 @@ def _load(args: SourceArgs) -> OfflineDataset:
 
 
 def _show(args: ShowArgs) -> int:
-    from fidec.data.describe import describe_dataset, description_text
+    from fidec.data.summary import describe_dataset, description_text
 
     dataset = _load(args)
     facts = describe_dataset(dataset)

@@ -1,26 +1,40 @@
-"""The directory for data files, and the record of each file: a small JSON file beside it.
+"""The directory for data files, the record of each file (a small JSON file beside it), and kept copies of arrays.
 
 The directory is the argument, else the environment variable FIDEC_DATA_DIR, else the user's cache.
+
+A kept copy is an array that is unpacked or decoded once, into the directory `.fidec-unpacked` beside its file, or in
+the user's cache if that disk is read-only or full. Only fidec writes there, so no file of the user is overwritten. A
+JSON file records its SHA-256 and what it was made from.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
-from collections.abc import Iterable
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import IO, Any, TypedDict
 
 import platformdirs
 
+from fidec.console import Progress
 from fidec.data.columns import is_data_file, user_path
 from fidec.errors import DataError, RunError
-from fidec.store.files import read_json, sha256_file, write_json
+from fidec.store import lock
+from fidec.store.files import read_json, sha256_file, write_json, write_whole
 
-# The data sets that `fidec data make` can make; a test compares the pattern with the recipes of fidec.make.
-_CAN_BE_MADE = re.compile(
-    r"(visual-)?(cube-single|cube-double|scene|puzzle-3x3|puzzle-4x4)-play-v0"
-    r"|(pointmaze|antmaze)-(medium|large|giant)-navigate-v0"
+FOLDER = ".fidec-unpacked"  # of kept copies
+_STALE_SECONDS = 3600  # a file that is being written changes more often than this
+
+# The data sets that `fidec data make` can make: `fidec.make.recipes` has a recipe for each.
+_SCENES = ("cube-single", "cube-double", "scene", "puzzle-3x3", "puzzle-4x4")
+MAKEABLE = (
+    *(f"{visual}{scene}-play-v0" for visual in ("", "visual-") for scene in _SCENES),
+    *(f"{agent}-{size}-navigate-v0" for agent in ("pointmaze", "antmaze") for size in ("medium", "large", "giant")),
 )
 
 
@@ -43,7 +57,7 @@ def dataset_name(task: str) -> str:
 
 def make_command(dataset: str) -> str | None:
     """The command that makes an OGBench data set on this machine; None if fidec cannot make it."""
-    return f"fidec data make {dataset} --rows 100000" if _CAN_BE_MADE.fullmatch(dataset) else None
+    return f"fidec data make {dataset} --rows 100000" if dataset in MAKEABLE else None
 
 
 def data_dir(cache_dir: CacheDir = None) -> Path:
@@ -126,3 +140,67 @@ def verify(path: str | Path) -> dict[str, Any]:
             "or damaged. Make or download it again. If you changed it on purpose, delete the .json file beside it."
         )
     return record
+
+
+def kept_copy(
+    file: Path, folder: Path, name: str, origin: dict[str, Any], size: int, write: Callable[[IO[bytes]], object]
+) -> Path:
+    """An unpacked array of `file`: an existing copy, else a new one in the first directory that can hold it.
+
+    `origin` tells whether an existing copy was made from the same content. `write` writes `size` bytes. Processes
+    that want the same copy make it once.
+    """
+    name = name.replace("/", ".").replace("\\", ".")  # it may be hostile
+    cache = Path(platformdirs.user_cache_dir("fidec")) / "unpacked"
+    paths = [parent / name for parent in (folder / FOLDER, cache)]
+    for path in paths:
+        if _is_intact(path, origin):
+            return path
+    problems = []
+    for path in paths:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with lock.wait_for(path.with_name(f".{name}.lock"), lambda: _tell_waiting(file)):
+                if not _is_intact(path, origin):  # another process may have made it meanwhile
+                    _make_room(path, size)
+                    write_whole(path, write)
+                    write_sidecar(path, **origin)
+        except (OSError, RunError) as error:
+            problems.append(f"{path.parent} ({getattr(error, 'strerror', None) or error})")
+            with suppress(OSError):
+                path.parent.rmdir()  # if it is empty
+        else:
+            return path
+    raise DataError(
+        f"{file}: {name} takes {size / 1e9:.1f} GB unpacked, and it cannot be written to "
+        f"{' or '.join(problems)}. It is unpacked once, so that it need not fit into memory. Make one of these "
+        "directories writable, with enough free space."
+    )
+
+
+def _tell_waiting(file: Path) -> None:
+    with Progress(None) as progress:
+        progress.message(f"another process unpacks {file.name}; waiting for it")
+
+
+def _is_intact(path: Path, origin: dict[str, Any]) -> bool:
+    """Whether there is an undamaged copy of the same member."""
+    try:
+        record = read_sidecar(path)
+        same = path.is_file() and all(record.get(key) == value for key, value in origin.items())
+        return same and record.get("sha256") == sha256_file(path)
+    except (OSError, DataError):  # unpack it again
+        return False
+
+
+def _make_room(path: Path, size: int) -> None:
+    """Remove the files of an older copy, and check that a new one fits."""
+    for leftover in path.parent.glob(f".{path.name}.*.tmp"):
+        with suppress(OSError):
+            if time.time() - leftover.stat().st_mtime > _STALE_SECONDS:
+                leftover.unlink()
+    free = shutil.disk_usage(path.parent).free
+    if free < size:
+        raise OSError(errno.ENOSPC, f"{free / 1e9:.1f} GB free")
+    with suppress(FileNotFoundError):
+        Path(f"{path}.json").unlink()  # no record of the old file beside the new one

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from fidec.data.dataset import OfflineDataset
-from fidec.data.describe import describe_dataset, description_text, names_of, share
-from fidec.data.mapped import chunk_rows, chunks, extremes
+from fidec.data.disk_array import chunk_rows, chunks, extremes
+from fidec.data.summary import describe_dataset, description_text, share
 from fidec.parts import arrays_of, named
 
 Severity = Literal["ok", "note", "warning", "error"]
@@ -116,7 +116,7 @@ def _check_constant(dataset: OfflineDataset) -> list[Finding]:
         if len(constant) == 0:
             findings.append(Finding("ok", "constant", f"no dimension of the {key} is constant."))
         elif dataset.size > 1:
-            called = names_of(dataset, key) or range(low.size)
+            called = dataset.column_names(key) or range(low.size)
             names = ", ".join(str(called[at]) for at in constant[:10]) + (", ..." if len(constant) > 10 else "")
             severity, advice = ("warning", doubtful) if key == "actions" else ("note", harmless)
             text = f"{len(constant)} of {low.size} dimensions of the {key} are constant ({names}): {advice}."

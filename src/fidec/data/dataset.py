@@ -21,14 +21,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fidec.data.mapped import chunks, is_mapped
-from fidec.data.moments import moments_of
+from fidec.data.disk_array import chunks, is_mapped
+from fidec.data.statistics import moments_of
 from fidec.errors import DataError
 from fidec.parts import Observations, arrays_of, is_image, map_parts, named, rows_of
 
 if TYPE_CHECKING:  # fidec.types imports jax, which data workers must not
     from fidec.types import Batch, Spec
 
+STATE = "state"  # the part of an observation with all vectors, beside the parts of cameras
 _ARRAYS = (
     "observations",
     "actions",
@@ -107,6 +108,12 @@ class OfflineDataset:
     def arrays(self) -> dict[str, np.ndarray]:
         """All arrays by name, those of parts as `observations/front`."""
         return {name: array for key in _ARRAYS for name, array in named(key, getattr(self, key)).items()}
+
+    def column_names(self, key: str) -> list[str] | None:
+        """What the columns of `actions`, or of the vectors in `observations`, are called, if the source says it."""
+        vectors = ("observations", f"observations/{STATE}")
+        names = self.info.get("action_names" if key == "actions" else "observation_names" if key in vectors else "")
+        return names if names and self.arrays()[key].shape[1:] == (len(names),) else None
 
     @property
     def spec(self) -> Spec:

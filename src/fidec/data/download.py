@@ -28,12 +28,12 @@ from fidec.data.cache import (
     write_sidecar,
 )
 from fidec.data.columns import is_data_file, require_keys
-from fidec.data.hdf5 import open_hdf5
+from fidec.data.http_download import AddressError, Limits, Part, fetch
 from fidec.data.npz import npz_headers
 from fidec.data.sources import d4rl
 from fidec.data.sources.d4rl import D4RL_FILES
+from fidec.data.sources.hdf5 import open_hdf5
 from fidec.data.sources.ogbench import checked_name
-from fidec.data.transfer import AddressError, Limits, Part, fetch
 from fidec.errors import ConfigError, DataError
 from fidec.extras import require
 from fidec.register import unknown

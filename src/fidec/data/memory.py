@@ -1,4 +1,4 @@
-"""The free memory of this machine, and the error for data that does not fit into it."""
+"""Memory of this machine and of the device: what is free, and errors that say what to do if it does not suffice."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from fidec.errors import DataError
+from fidec.errors import DataError, OutOfMemoryError
+
+if TYPE_CHECKING:
+    from fidec.data.dataset import OfflineDataset
 
 
 def free_host_memory() -> float:
@@ -18,6 +22,26 @@ def free_host_memory() -> float:
         return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration, ValueError):  # no such file outside Linux
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2
+
+
+def free_memory() -> float:
+    """Free bytes of the device, or of the machine if the device is its CPU."""
+    import jax  # here, because data is loaded without JAX
+
+    stats = jax.local_devices()[0].memory_stats() or {}
+    if "bytes_limit" in stats:
+        return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+    return free_host_memory()
+
+
+def host_device() -> Any:
+    """The CPU, for work while an accelerator is busy; None (the default device) if JAX may not use it."""
+    import jax
+
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:  # such as JAX_PLATFORMS=cuda
+        return None
 
 
 def unreadable(path: str | Path, error: Exception, damaged: DataError) -> Exception:
@@ -40,3 +64,34 @@ def naming_memory(source: str) -> Iterator[None]:
             f"{source}: the data does not fit into memory: {asked}; {free_host_memory() / 1e9:.1f} GB are free. "
             "Close other programs, use fewer rows, or store the data in .npz files: large arrays stay on the disk."
         ) from error
+
+
+@contextmanager
+def memory_errors(batch_size: int, *datasets: OfflineDataset | None) -> Iterator[None]:
+    """Turn Python's and XLA's errors while a run trains into an `OutOfMemoryError`."""
+    import jax
+
+    def named(where: str, error: Exception) -> OutOfMemoryError:
+        size = sum(dataset.nbytes for dataset in datasets if dataset is not None)
+        data = f"the data takes {size / 1e9:.1f} GB, " if size else ""
+        detail = (str(error).splitlines() or [""])[0][:200]
+        return OutOfMemoryError(
+            f"not enough memory on {where}{f' ({detail})' if detail else ''}: {data}a batch has {batch_size} rows, "
+            f"and {free_memory() / 1e9:.1f} GB are free now. Stop other programs, or start a run with a smaller "
+            "--batch-size, with smaller networks, or with a --memory-limit (in GB) below the size of the data, which "
+            "is then not copied to the device. A run that was saved goes on with --resume."
+        )
+
+    try:
+        yield
+    except MemoryError as error:
+        raise named("this machine", error) from error
+    except jax.errors.JaxRuntimeError as error:
+        # Inside a compiled program the CPU calls it INTERNAL (jax 0.10).
+        if "RESOURCE_EXHAUSTED" not in str(error) and "out of memory" not in str(error).lower():
+            raise
+        raise named("the device", error) from error
+    except OSError as error:
+        if error.errno != errno.ENOMEM:
+            raise
+        raise named("this machine", error) from error

@@ -1,23 +1,30 @@
-"""Read and write NumPy archives. The reader unpickles nothing and rejects sizes that the file cannot hold."""
+"""Read and write NumPy archives. The reader unpickles nothing and rejects sizes that the file cannot hold.
+
+Large arrays stay on the disk: inside the archive if they are stored, in a kept copy (`cache.kept_copy`) if they are
+compressed.
+"""
 
 from __future__ import annotations
 
 import math
+import struct
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 import numpy as np
 from numpy.lib import format as npy
 
+from fidec.console import Progress
+from fidec.data.cache import kept_copy
 from fidec.data.columns import MAX_RATIO, check_row_counts, existing_file, fail
-from fidec.data.mapped import worth_mapping
+from fidec.data.disk_array import FileRows, worth_mapping
 from fidec.data.memory import unreadable
-from fidec.data.unpack import map_member
 from fidec.errors import DataError
 
 Header = tuple[tuple[int, ...], np.dtype]
+_BLOCK = 2**22  # bytes that are unpacked at a time
 
 
 def npz_headers(path: str | Path) -> dict[str, Header]:
@@ -111,11 +118,7 @@ def _header(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> He
         raise fail(where, key, " is packed by a method that NumPy does not write; save it with np.savez again.")
     try:
         with archive.open(member) as stream:
-            version = npy.read_magic(stream)
-            if version == (1, 0):
-                shape, _, dtype = npy.read_array_header_1_0(stream)
-            else:
-                shape, _, dtype = npy.read_array_header_2_0(stream)
+            shape, _, dtype = _npy_header(stream)
             start = stream.tell()
     except Exception as error:
         damaged = fail(where, key, f" is not a NumPy array, or is damaged ({_short(error)}).")
@@ -146,3 +149,58 @@ def _header(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> He
 def _short(error: Exception) -> str:
     text = " ".join(str(error).split())[:160]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def map_member(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> FileRows | None:
+    """A checked member of an archive as an array that stays on the disk; None if its layout does not allow it."""
+    with archive.open(member) as stream:
+        shape, fortran, dtype = _npy_header(stream)
+        header = stream.tell()
+    if fortran:
+        return None
+    if member.compress_type == zipfile.ZIP_STORED:
+        _copy(archive, member, f"checking {file.name}")
+        path, offset = file, _data_offset(file, member) + header
+    else:
+        path, offset = _unpacked(file, archive, member), header
+    return FileRows(open(path, "rb", buffering=0), dtype, offset, shape)
+
+
+def _npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
+    version = npy.read_magic(stream)
+    return npy.read_array_header_1_0(stream) if version == (1, 0) else npy.read_array_header_2_0(stream)
+
+
+def _data_offset(file: Path, member: zipfile.ZipInfo) -> int:
+    """Where a stored member's bytes begin: its local header may be longer than the archive's directory says."""
+    with open(file, "rb") as stream:
+        stream.seek(member.header_offset)
+        name, extra = struct.unpack("<26xHH", stream.read(30))
+    return member.header_offset + 30 + name + extra
+
+
+def _unpacked(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Path:
+    """The copy of a compressed member."""
+    origin = {"origin": "unpacked", "archive": file.name, "crc32": member.CRC, "unpacked_bytes": member.file_size}
+    name, what = f"{file.name}.{member.filename}", f"unpacking {file.name}"
+
+    def write(out: IO[bytes]) -> None:
+        _copy(archive, member, what, write=out.write)
+
+    return kept_copy(file, file.parent, name, origin, member.file_size, write)
+
+
+def _copy(
+    archive: zipfile.ZipFile,
+    member: zipfile.ZipInfo,
+    what: str,
+    *,
+    write: Callable[[bytes], Any] | None = None,
+) -> None:
+    """Read a member to its end, where zipfile compares its CRC-32; `write` gets the bytes."""
+    bar = Progress(member.file_size, name=what, unit="MB", enabled=member.file_size > 2**30)
+    with archive.open(member) as stream, bar:
+        while block := stream.read(_BLOCK):
+            if write is not None:
+                write(block)
+            bar.advance(len(block))

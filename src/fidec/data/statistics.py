@@ -1,20 +1,53 @@
-"""What a deployed policy is compared with: ranges, means and deviations of the data it was trained on.
+"""Statistics of the columns of data: what normalises observations, and what a deployed policy is compared with.
 
-They are stored in the policy (`fidec.train.session`) and read by the monitor of `fidec serve`.
+The latter are stored in the policy (`fidec.train.session`) and read by the monitor of `fidec serve`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fidec.data.dataset import OfflineDataset
-from fidec.data.describe import names_of
-from fidec.data.mapped import chunk_rows, chunks
-from fidec.data.moments import moments_of
+from fidec.data.disk_array import chunk_rows, chunks
 from fidec.parts import Observations, arrays_of, is_image, map_parts, named
+
+if TYPE_CHECKING:
+    from fidec.data.dataset import OfflineDataset
+
+
+class Moments(NamedTuple):
+    """Of each column. A constant column has the deviation 1, so that one can divide by it."""
+
+    mean: np.ndarray
+    std: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def moments_of(parts: Iterable[np.ndarray]) -> Moments:
+    """The moments of rows that come in parts, in float64. Each part is read once.
+
+    Means and sums of squares of two parts are merged by the formula of Chan, Golub and LeVeque (1979), which does not
+    subtract large numbers from each other as a sum of squares does.
+    """
+    rows, mean, squares, low, high = 0, np.zeros(()), np.zeros(()), np.full((), np.inf), np.full((), -np.inf)
+    for part in parts:
+        own = part.sum(axis=0, dtype=np.float64) / len(part)
+        own_squares = np.square(part - own).sum(axis=0)
+        low, high = np.minimum(low, part.min(axis=0)), np.maximum(high, part.max(axis=0))
+        if not rows:
+            rows, mean, squares = len(part), own, own_squares
+            continue
+        step, total = own - mean, rows + len(part)
+        mean = mean + step * (len(part) / total)
+        squares = squares + own_squares + np.square(step) * (rows * len(part) / total)
+        rows = total
+    std = np.sqrt(squares / rows)
+    std = np.where(std > 1e-6 * np.abs(mean), std, 1.0)  # rounding in float32 is not variation
+    return Moments(mean, std, low, high)
+
 
 FRAMES = 4096  # images that are read of a data set, at equal distances: all of them may be many gigabytes
 AT_BOUND = 0.999  # of the way from the middle of the bounds; data never lies on a bound exactly
@@ -56,8 +89,8 @@ def data_statistics(datasets: Sequence[OfflineDataset]) -> dict[str, Any]:
     far = np.concatenate([distances(part, mean, std) for part in _features(datasets)])
     edge = sum(int((np.abs(part) > AT_BOUND).sum()) for each in datasets for part in chunks(each.actions))
     keys = {key: key.partition("/")[2] for key in named("observations", datasets[0].observations)}
-    names = {part: found for key, part in keys.items() if (found := names_of(datasets[0], key)) is not None}
-    said = {"names": names_of(datasets[0], "actions"), "kind": datasets[0].info.get("action_kind")}
+    names = {part: found for key, part in keys.items() if (found := datasets[0].column_names(key)) is not None}
+    said = {"names": datasets[0].column_names("actions"), "kind": datasets[0].info.get("action_kind")}
     return {
         "rows": sum(each.size for each in datasets),
         "observations": observations | ({"names": names.get("", names)} if names else {}),

@@ -15,12 +15,15 @@ ends with the first mask of 0. Actions after row e do not exist: its last action
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fidec.errors import ConfigError
 from fidec.types import Batch
+
+if TYPE_CHECKING:
+    from fidec.store.replay import Rows
 
 
 @dataclass(frozen=True)
@@ -63,16 +66,20 @@ def sum_rewards(
     sums, kept = np.empty(len(rewards), np.float32), np.empty(len(rewards), np.float32)
     for first in range(0, len(rewards), BLOCK):  # in blocks: the sums are made in float64
         rows = np.arange(first, min(first + BLOCK, len(rewards)))
-        last = ends[rows]
-        total, alive, factor = np.zeros(len(rows)), np.ones(len(rows)), np.ones(len(rows))
-        for k in range(window.n_step):
-            inside = rows + k <= last
-            at = np.minimum(rows + k, last)
-            total += np.where(inside, window.discount**k * alive * rewards[at], 0.0)
-            alive *= np.where(inside, masks[at], 1.0)
-            factor = np.where(inside, window.discount**k, factor)
-        sums[rows], kept[rows] = total, factor * alive
+        sums[rows], kept[rows] = _sums(window, rewards, masks, rows, ends[rows])
     return sums, kept
+
+
+def _sums(window: Window, rewards: Any, masks: Any, rows: Any, last: Any) -> tuple[np.ndarray, np.ndarray]:
+    """`sum_rewards` of windows that begin at `rows`, float64; `last` is the last row of each one's trajectory."""
+    total, alive, factor = np.zeros(len(rows)), np.ones(len(rows)), np.ones(len(rows))
+    for k in range(window.n_step):
+        inside = rows + k <= last
+        at = np.minimum(rows + k, last)
+        total += np.where(inside, window.discount**k * alive * rewards[at], 0.0)
+        alive *= np.where(inside, masks[at], 1.0)
+        factor = np.where(inside, window.discount**k, factor)
+    return total, factor * alive
 
 
 def steps_from(first: Any, ends: Any, count: int, xp: Any) -> tuple[Any, Any]:
@@ -102,3 +109,65 @@ def take_window(data: Batch, rows: Any, last: Any, ends: Any, chunk: int, xp: An
         returns=None if data.returns is None else data.returns[rows],
         valid=valid if chunk > 1 else None,
     )
+
+
+class WindowBuilder:
+    """Windows of steps as they are collected. It keeps the steps of running episodes that still begin windows.
+
+    A window is complete when its next chunk is known too, or when its episode has ended: at a terminal, or, if the
+    environment failed or rows were lost, where the lane goes on elsewhere. The windows depend on the rows and their
+    order alone, so a resumed run makes them again from the rows on the disk. They equal those of a data set.
+    """
+
+    def __init__(self, window: Window):
+        self._window = window
+        self._reach = window.n_step + window.chunk  # the steps that one window needs
+        # By lane: the episode and the step of its next row, and its last steps.
+        self._running: dict[int, tuple[tuple[int, int], list[Batch]]] = {}
+
+    def add(self, rows: Rows) -> Batch | None:
+        """The windows that these rows complete, in a fixed order; None if there are none."""
+        complete: list[Batch] = []
+        places = (column.tolist() for column in (rows.lanes, rows.episodes, rows.steps, rows.terminals))
+        for number, (lane, episode, step, ended) in enumerate(zip(*places, strict=True)):
+            expected, steps = self._running.get(lane, ((episode, step), []))
+            if expected != (episode, step):
+                complete += self._take_complete(steps, ended=True)
+                steps = []
+            steps.append(Batch(*(None if column is None else column[number] for column in rows.batch)))
+            complete += self._take_complete(steps, ended)
+            self._running[lane] = ((episode, step + 1), steps)
+        columns = zip(*complete, strict=True)
+        return Batch(*(None if c[0] is None else np.stack(c) for c in columns)) if complete else None
+
+    def _take_complete(self, steps: list[Batch], ended: bool) -> list[Batch]:
+        """Take the complete windows off the beginning of an episode's last steps."""
+        windows = []
+        while steps and (ended or len(steps) >= self._reach):
+            windows.append(self._first(steps[: self._reach]))
+            steps.pop(0)
+        return windows
+
+    def _first(self, steps: list[Batch]) -> Batch:
+        """The window that begins at the first of these steps, which end its trajectory or reach far enough."""
+        first, end = np.zeros(1, np.int32), np.array([len(steps) - 1], np.int32)
+        last = np.minimum(first + (self._window.n_step - 1), end)
+        actions, rewards, masks = (
+            np.stack([getattr(step, name) for step in steps]) for name in ("actions", "rewards", "masks")
+        )
+        total, kept = (column.astype(np.float32) for column in _sums(self._window, rewards, masks, first, end))
+        data = Batch(None, actions, total, kept, None, None)
+        window = take_window(data, first, last, end, self._window.chunk, np)
+        return Batch(*(None if column is None else column[0] for column in window))._replace(
+            observations=steps[0].observations,
+            next_observations=_next_observation(steps[int(last[0])]),
+            returns=steps[0].returns,
+        )
+
+
+def _next_observation(step: Batch) -> np.ndarray:
+    """The next observation. Rows store only the newest frame of a stack."""
+    from fidec.ops import images  # here, because it imports JAX
+
+    before, newest = step.observations, step.next_observations
+    return newest if before.shape == newest.shape else images.push(before, newest, np)

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Space
 
-from fidec.data.delay import PENDING, Pending, with_pending
+from fidec.data.transforms import PENDING, Pending, with_pending
 from fidec.errors import ConfigError
 from fidec.parts import Frames, is_image, map_parts
 from fidec.types import Spec
@@ -64,7 +64,7 @@ def make_for_policy(
 
 
 class Delay(gymnasium.Wrapper):
-    """Observations that are `delay` steps old, with the actions since then (`fidec.data.delay`).
+    """Observations that are `delay` steps old, with the actions since then (`fidec.data.transforms`).
 
     The actions are in [-1, 1], as in data.
     """

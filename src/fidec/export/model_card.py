@@ -13,7 +13,7 @@ from fidec.errors import RunError
 from fidec.export.trace import Program
 from fidec.parts import named
 from fidec.store import versions
-from fidec.store.rundir import RunDirectory
+from fidec.store.rundir import RunDirectory, is_run
 from fidec.train.acting import DIALS, ActOptions
 from fidec.train.policy import Policy
 
@@ -79,7 +79,7 @@ def describe(policy: Policy, program: Program, act: ActOptions, target: str, lic
 def describe_run(directory: Path | None) -> dict[str, Any]:
     """The data and the last evaluation of the run, as far as they are recorded."""
     facts: dict[str, Any] = {"data": None, "evaluation": None}
-    if directory is None or not (directory / "run.json").exists():
+    if directory is None or not is_run(directory):
         return facts
     run = RunDirectory.open(directory, read_only=True)
     try:

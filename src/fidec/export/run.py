@@ -21,12 +21,12 @@ from fidec.parts import Observations, map_parts, named, rows_of
 from fidec.register import unknown
 from fidec.store import files, trees
 from fidec.store.directories import replacing_directory
-from fidec.store.rundir import EXPORT, check_links
+from fidec.store.rundir import EXPORT, check_links, is_run
 from fidec.store.staging import local_run
 from fidec.train.acting import ActArguments, ActOptions
 from fidec.train.config import RunConfig
-from fidec.train.origin import check_data, data_of, observations_at
 from fidec.train.policy import Policy, load_policy
+from fidec.train.training_data import check_fits, data_of, observations_at
 from fidec.types import Part, Spec
 
 TARGETS = tuple(model_card.FILES)
@@ -106,7 +106,7 @@ def _require(target: str) -> None:
 def _place(directory: Path | None, target: str, out: str | Path | None) -> Path:
     if out is not None:
         place = Path(out)
-    elif directory is not None and (directory / "run.json").exists():
+    elif directory is not None and is_run(directory):
         check_links(directory)
         place = directory / EXPORT / target
     else:
@@ -171,7 +171,7 @@ def _sample(
     if directory is not None or data is not None:
         try:
             dataset = data_of(directory, data) if directory else RunConfig().load(str(data))
-            check_data(policy, dataset)
+            check_fits(policy, dataset)
         except FidecError as error:
             if data is not None:  # which was asked for
                 raise

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from typing import Any
 
-from fidec.data.cache import dataset_name
+from fidec.data.cache import MAKEABLE, dataset_name
 from fidec.register import unknown
 
 # To be increased with every change of the rows of a seed, so that old and new shards are never mixed.
@@ -43,34 +43,18 @@ class Recipe:
         return arrays | ({"button_states": "int64"} if self.has_buttons else {})
 
 
-def _play(env: str) -> Recipe:
-    return Recipe(f"{env}-play-v0", f"{env}-v0", "play", 1001, noise=0.1, noise_smoothing=0.5)
+def _recipe(name: str) -> Recipe:
+    """The recipe of a data set, by the parts of its name: ENVIRONMENT-KIND-v0."""
+    env, kind, version = name.rsplit("-", 2)
+    if kind == "play":
+        visual = env.startswith("visual-")
+        recipe = Recipe(name, f"{env}-{version}", kind, 1001, noise=0.1, noise_smoothing=0.5)
+        return replace(recipe, kind="visual-play", rendering="exact") if visual else recipe
+    ant, rows = env.startswith("ant"), 2001 if env.endswith("giant") else 1001
+    return Recipe(name, f"{env}-{version}", kind, rows, noise=0.2 if ant else 0.5, expert=ant)
 
 
-def _visual_play(env: str) -> Recipe:
-    return replace(_play(f"visual-{env}"), kind="visual-play", rendering="exact")
-
-
-def _navigate(maze: str, episode_rows: int) -> Recipe:
-    """A maze by the name of its environment, such as `antmaze-large`."""
-    ant = maze.startswith("ant")
-    return Recipe(f"{maze}-navigate-v0", f"{maze}-v0", "navigate", episode_rows, 0.2 if ant else 0.5, expert=ant)
-
-
-_ARMS = ("cube-single", "cube-double", "scene", "puzzle-3x3", "puzzle-4x4")
-_MAZES = {"medium": 1001, "large": 1001, "giant": 2001}  # rows of an episode
-RECIPES: dict[str, Recipe] = {
-    recipe.name: recipe
-    for recipe in (
-        *map(_play, _ARMS),
-        *map(_visual_play, _ARMS),
-        *(
-            _navigate(f"{walker}-{maze}", rows)
-            for walker in ("pointmaze", "antmaze")
-            for maze, rows in _MAZES.items()
-        ),
-    )
-}
+RECIPES: dict[str, Recipe] = {name: _recipe(name) for name in MAKEABLE}
 
 
 def find_recipe(task: str) -> Recipe:

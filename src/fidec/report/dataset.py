@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from fidec.data.cameras import resize
+from fidec.data.cameras import png, resize
 from fidec.data.check import Report, check_dataset
 from fidec.data.dataset import OfflineDataset
-from fidec.data.describe import info_text, names_of, share
-from fidec.data.frames import png
+from fidec.data.summary import info_text, share
 from fidec.errors import FidecError
 from fidec.parts import is_image, named
 from fidec.report.charts import Chart, Line, draw, histogram
@@ -23,7 +22,7 @@ from fidec.report.html import Html, join, pairs, table, tag, write_document
 from fidec.report.runs import RunResults
 from fidec.report.sections import warnings
 from fidec.store.versions import version
-from fidec.train.origin import data_of
+from fidec.train.training_data import data_of
 
 ROWS = 200_000  # of a histogram; evenly spaced if there are more
 COLUMNS = 60  # histograms of one part
@@ -65,11 +64,11 @@ def data_parts(dataset: OfflineDataset, heading: str = "h2") -> Iterator[Html]:
     yield tag(heading, "Actions")
     units = "In [-1, 1]." if dataset.action_low is None else "Rescaled to [-1, 1] from the bounds of the data."
     yield tag("p", units, class_="soft")
-    yield _histograms("action", dataset.actions, names_of(dataset, "actions"))
+    yield _histograms("action", dataset.actions, dataset.column_names("actions"))
     for name, array in named("observations", dataset.observations).items():
         part = name.partition("/")[2]
         yield tag(heading, f"Observation: {part}" if part else "Observations")
-        image, names = is_image(array.shape[1:]), names_of(dataset, name)
+        image, names = is_image(array.shape[1:]), dataset.column_names(name)
         yield _frames(part or "image", array) if image else _histograms(part or "column", array, names)
     yield tag(heading, "Checks")
     findings = [[finding.topic, finding.severity, finding.text] for finding in report.findings]

@@ -326,6 +326,11 @@ def runs_below(path: Path, levels: int = 4) -> list[Path]:
     return found
 
 
+def is_run(path: Path) -> bool:
+    """Whether the directory is a run's. `RunDirectory.open` also says whether fidec wrote its marker."""
+    return (path / MARKER).exists()
+
+
 def _has_marker(path: Path) -> bool:
     """Whether fidec wrote `run.json`. Another tool may have a file of that name."""
     return files.find_json(path / MARKER, Marker) is not None

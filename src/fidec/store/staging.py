@@ -24,6 +24,7 @@ from fidec.errors import RunError
 from fidec.store import files, lock
 from fidec.store.remote import Store, Unreachable, as_url
 from fidec.store.remote_run import Mirror, Snapshot, numbers, pull, snapshots
+from fidec.store.rundir import is_run
 
 ORIGIN = "origin.json"
 TOKENS = 4  # of the last processes
@@ -89,7 +90,7 @@ def stage_existing(url: str, stack: ExitStack) -> Mirror:
     """
     store = Store(url)
     directory = _locked(url, stack)
-    here = (directory / "run.json").is_file()
+    here = is_run(directory)
     try:
         published = numbers(store)
         newest = next(snapshots(store, _to_stderr), None)

@@ -10,13 +10,13 @@ import numpy as np
 
 from fidec import rng
 from fidec.data import replay
-from fidec.data.feed import free_memory
+from fidec.data.batches import Sampling, Source, sample_rows, shares
+from fidec.data.memory import free_memory
 from fidec.data.replay import Replay
-from fidec.data.sampling import Sampling, Source, drawn, parts
+from fidec.data.windows import WindowBuilder
 from fidec.errors import ConfigError
 from fidec.store.replay import Rows
 from fidec.train.config import OnlineConfig
-from fidec.train.windows import OpenWindows
 from fidec.types import Batch
 
 CAPACITY = 2_000_000  # by FQL's protocol
@@ -30,7 +30,7 @@ _follow = jax.jit(replay.follow, donate_argnums=0)
 def check_buffer(config: OnlineConfig, size: int, batch_size: int) -> int:
     """The capacity of the buffer beside `size` offline transitions; ConfigError if they do not fit."""
     if config.sampling == "balanced":
-        parts(batch_size, config.fraction, "online.fraction")
+        shares(batch_size, config.fraction, "online.fraction")
         return config.capacity or CAPACITY
     if config.capacity is not None and config.capacity < size:
         raise ConfigError(
@@ -47,7 +47,7 @@ class Buffer:
     """
 
     def __init__(self, offline: Source, sampling: Sampling, most: int):
-        row = jax.eval_shape(partial(drawn, count=1, settings=sampling), offline, rng.stream(0, "batch"))
+        row = jax.eval_shape(partial(sample_rows, count=1, settings=sampling), offline, rng.stream(0, "batch"))
         rows = min(most, sampling.capacity)
         size, free = rows * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(row)), free_memory()
         if size > free:
@@ -58,7 +58,7 @@ class Buffer:
         self.replay: Replay = replay.empty(row, rows)
         self.count = 0  # transitions that were collected
         self.added = 0  # rows that were stored
-        self._windows = None if sampling.window.single else OpenWindows(sampling.window)
+        self._windows = None if sampling.window.single else WindowBuilder(sampling.window)
         self._last: dict[int, tuple[int, int, int]] = {}  # the episode, step and number of each lane's last row
 
     def follow(self, rows: Rows) -> None:

@@ -1,10 +1,9 @@
-"""Checks before a run starts or resumes: its data, its method, and whether they fit each other."""
+"""What a run needs before it starts or resumes: its data, its method, and whether a checkpoint belongs to it."""
 
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict, cast
 
 import jax
 import numpy as np
@@ -12,11 +11,13 @@ import numpy as np
 from fidec import algos, rng
 from fidec.data import OfflineDataset, check_dataset
 from fidec.errors import ConfigError, DataError, RunError
+from fidec.store.checkpoint import Restored
+from fidec.store.rundir import RunDirectory, results_of
 from fidec.train.buffer import check_buffer
 from fidec.train.config import RunConfig
-from fidec.train.flow_first import check_takes_flow, load_flow, proposal_shapes
-from fidec.train.initial import Initial, check_initial
+from fidec.train.pretrained_flow import Flow, check_takes_flow, load_flow, proposal_shapes
 from fidec.train.value_scale import check_value_start
+from fidec.train.warm_start import Initial, check_initial
 from fidec.types import Spec
 
 
@@ -48,7 +49,7 @@ def is_checked(config: RunConfig, dataset: OfflineDataset) -> bool:
     return config.task is None and config.check_data and not dataset.mapped
 
 
-def check_data(config: RunConfig, dataset: OfflineDataset) -> list[str]:
+def data_warnings(config: RunConfig, dataset: OfflineDataset) -> list[str]:
     """What the checker warns about in the user's own data. Raises DataError for what it calls an error."""
     if not is_checked(config, dataset):
         return []
@@ -113,30 +114,64 @@ def check_method(config: RunConfig, dataset: OfflineDataset, spec: Spec, initial
 
 
 def check_agree(dataset: OfflineDataset, buffer: OfflineDataset) -> None:
-    ours, theirs = dataset.spec, buffer.spec
-    differences = [
-        f"{name} {getattr(ours, field)} and {getattr(theirs, field)}"
-        for name, field in (
-            ("observations of shape", "observation_shape"),
-            ("observations of type", "observation_dtype"),
-            ("parts of observations", "parts"),
-            ("action dimensions", "action_dim"),
-        )
-        if getattr(ours, field) != getattr(theirs, field)
-    ]
-    if ours.action_dim == theirs.action_dim and not np.allclose(ours.bounds, theirs.bounds):
-        differences.append(f"action bounds {ours.bounds} and {theirs.bounds}")
-    if differences:
+    """Raise unless the rows of both can be in one batch."""
+    if differences := buffer.spec.differences(dataset.spec):
         raise ConfigError(
-            f"{dataset.source} and the buffer {buffer.source} cannot be mixed: they have {'; '.join(differences)}. "
-            "Both must come from the same task."
+            f"{dataset.source} and the buffer {buffer.source} cannot be mixed: the buffer has "
+            f"{'; '.join(differences)}. Both must come from the same task."
         )
 
 
-def check_same_data(path: Path, kind: str, environment: dict[str, Any], dataset: OfflineDataset) -> None:
-    recorded = (environment.get(kind) or {}).get("sha256")
-    if recorded is not None and recorded != dataset.sha256:
+class Identity(TypedDict):
+    """Part of every checkpoint. Hashes, but for the configuration."""
+
+    config: dict[str, Any]
+    data: str
+    buffer: str | None
+    init: NotRequired[str]  # of the state that the run started from
+    flow: NotRequired[str]  # of the behaviour flow that was trained before
+
+
+def identity_of(
+    config: RunConfig, dataset: OfflineDataset, buffer: OfflineDataset | None, **given: Initial | Flow | None
+) -> Identity:
+    """The options that a resumed run cannot change, and the hashes of its data and of what other runs gave it."""
+    second = None if buffer is None else buffer.sha256
+    identity: Identity = {"config": config.fixed(), "data": dataset.sha256, "buffer": second}
+    return cast(Identity, {**identity, **{name: each.sha256 for name, each in given.items() if each is not None}})
+
+
+def check_identity(directory: RunDirectory, restored: Restored, own: Identity) -> None:
+    """Raise unless the checkpoint was saved by a run with these options, on this data."""
+    saved = restored.extra.get("identity")
+    if saved is None:  # a run of an older version
+        return
+    other = [
+        f"{name} {saved['config'][name]}, now {value}"
+        for name, value in own["config"].items()
+        if name in saved["config"] and saved["config"][name] != value
+    ]
+    other += [
+        f"{name} with SHA-256 {str(saved.get(name))[:12]}, now {str(own.get(name))[:12]}"
+        for name in ("data", "buffer", "init", "flow")
+        if saved.get(name) != own.get(name)
+    ]
+    if other:
         raise RunError(
-            f"{path} was trained on other data: the SHA-256 of its {kind} was {recorded[:12]}…, that of "
-            f"{dataset.source} is now {dataset.sha256[:12]}…. Restore the data, or start a new run."
+            f"{directory.path}: the checkpoint of step {restored.step} was saved with {'; '.join(other)}. "
+            "Its configuration or its data is not that of this run. Restore them, or start a new run."
+        )
+
+
+def check_never_saved(directory: RunDirectory) -> None:
+    """Raise if the run has saved before: without its checkpoints it would start again and overwrite the rest.
+
+    A run that was killed or failed before its first checkpoint has logs, and starts again.
+    """
+    failed = (directory.read_status() or {}).get("state") == "failed"
+    left = [name for name in results_of(directory.path) if not name.endswith(".jsonl")]
+    if left and not (failed and all(name.startswith("status.json") for name in left)):
+        raise RunError(
+            f"{directory.path} has no checkpoints, but it was saved before: it has {', '.join(left)}. Restore "
+            "checkpoints/ from a copy, or start again with --overwrite, which deletes what is left."
         )

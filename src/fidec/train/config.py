@@ -14,6 +14,7 @@ import tyro
 from fidec import algos
 from fidec.data.dataset import OfflineDataset
 from fidec.data.source import load_dataset
+from fidec.data.transforms import Transforms
 from fidec.data.windows import Window
 from fidec.errors import ConfigError
 from fidec.register import check_choices
@@ -258,6 +259,11 @@ class RunConfig:
         return 0.0 if self.flow_updates else self.validation or 0.0
 
     @property
+    def transforms(self) -> Transforms:
+        """What the run does to whole data sets, before it draws rows from them."""
+        return Transforms(self.action_quantile, self.delay, self.held_out)
+
+    @property
     def env_name(self) -> str | None:
         """The task or the environment, if the run has one."""
         return self.task or self.env
@@ -304,8 +310,7 @@ class RunConfig:
             raise ConfigError(f"eval_timeout must be positive, not {self.eval_timeout}")
         if not 0 <= self.augment <= 1:
             raise ConfigError(f"augment is a probability, in [0, 1], not {self.augment}")
-        if self.action_quantile is not None and not 0 <= self.action_quantile < 0.5:
-            raise ConfigError(f"action_quantile must lie in [0, 0.5), not {self.action_quantile}")
+        _ = self.transforms  # raises
         if not 0 < self.buffer_fraction < 1:
             raise ConfigError(f"buffer_fraction must lie strictly between 0 and 1, not {self.buffer_fraction}")
 

@@ -15,7 +15,7 @@ from fidec import algos
 from fidec.data.source import source_from
 from fidec.envs.factory import is_function
 from fidec.errors import ConfigError, naming
-from fidec.store.rundir import MARKER, check_config
+from fidec.store.rundir import check_config, is_run
 from fidec.store.schema import TableReader, read_table
 from fidec.train.config import RunConfig
 from fidec.train.protocol import resolve_options, task_options
@@ -38,7 +38,7 @@ class ConfigFile:
     def read(cls, path: Path, replaced: Collection[str] = ()) -> ConfigFile:
         """Read and check a file, but for the method's options."""
         table = read_table(path)
-        own_run = "sha256" in table or (path.parent / MARKER).exists()
+        own_run = "sha256" in table or is_run(path.parent)
         if path.suffix == ".json" and own_run:
             check_config(path, table)
             table.pop("out", None)  # a new run has its own directory

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
-from fidec.data.feed import Chunk
+from fidec.data.batches import StepBatches
 from fidec.errors import ConfigError
 from fidec.nn import of_heads
 from fidec.train.config import RunConfig
@@ -38,7 +38,7 @@ class Place(NamedTuple):
             return _put(tree, self.whole)
         return jax.tree.map(_put, tree, self._shardings(tree))
 
-    def put_chunk(self, chunk: Chunk) -> Chunk:
+    def put_chunk(self, chunk: StepBatches) -> StepBatches:
         return chunk._replace(rows=_put(chunk.rows, self.rows))
 
     def take(self, tree: Any) -> Any:
@@ -47,7 +47,7 @@ class Place(NamedTuple):
             return jax.device_put(tree, jax.local_devices()[0])
         return tree if self.whole is None else jax.tree.map(self._first, tree)
 
-    def example(self, chunk: Chunk) -> Chunk:
+    def example(self, chunk: StepBatches) -> StepBatches:
         """The shapes of a chunk, for lowering."""
         rows = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self.rows), chunk.rows)
         return chunk._replace(rows=rows)

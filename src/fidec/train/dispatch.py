@@ -16,8 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fidec.algos import Algorithm
-from fidec.data.feed import Chunk, Feed
-from fidec.data.sampling import Sampling
+from fidec.data.batches import Feed, Sampling, StepBatches
 from fidec.train.devices import HERE, Place
 from fidec.train.loop import Keys, Signals, is_finite, make_stacked_steps, make_steps, one_by_one, step_by_step
 from fidec.types import Spec
@@ -69,8 +68,8 @@ class Program:
         first = make(places[0])
         self._steps = [first, *(self._threads.map(make, places[1:]) if self._threads else ())]
 
-    def __call__(self, runs: Sequence[Run], chunks: Sequence[Chunk], count: int) -> None:
-        groups: dict[Any, list[tuple[Run, Chunk]]] = {}
+    def __call__(self, runs: Sequence[Run], chunks: Sequence[StepBatches], count: int) -> None:
+        groups: dict[Any, list[tuple[Run, StepBatches]]] = {}
         for run, chunk in zip(runs, chunks, strict=True):
             groups.setdefault(self._place(run) if self._stacked else run, []).append((run, chunk))
         work = [(self._steps[self._place(group[0][0])], group) for group in groups.values()]
@@ -101,9 +100,10 @@ class Single:
         keys, carry = place.put((run.keys, run.carry))
         compiled = jitted.lower(keys, carry, place.example(run.feed.example), np.int32(0), np.int32(1)).compile()
         self._steps, self._place = compiled if looped else one_by_one(compiled), place
-        self._chunks: dict[Run, tuple[Chunk, Chunk]] = {}  # the last one of each run, and where it was put
+        # The last batches of each run, and the same where they were put.
+        self._chunks: dict[Run, tuple[StepBatches, StepBatches]] = {}
 
-    def __call__(self, group: list[tuple[Run, Chunk]], count: int) -> None:
+    def __call__(self, group: list[tuple[Run, StepBatches]], count: int) -> None:
         for run, chunk in group:
             keys, carry = self._place.put((run.keys, run.carry))
             placed = self._placed(run, chunk)
@@ -111,7 +111,7 @@ class Single:
             run.carry = self._place.take(carry)
             jax.block_until_ready(run.carry)  # in its thread, so that all runs work at the same time
 
-    def _placed(self, run: Run, chunk: Chunk) -> Chunk:
+    def _placed(self, run: Run, chunk: StepBatches) -> StepBatches:
         known = self._chunks.get(run)
         if known is None or known[0] is not chunk:
             self._chunks.pop(run, None)  # free its memory for the next
@@ -125,7 +125,7 @@ class Stacked:
     def __init__(self, algorithm: Algorithm, sampling: Sampling, place: Place):
         self._steps, self._place = make_stacked_steps(algorithm, sampling), place
 
-    def __call__(self, group: list[tuple[Run, Chunk]], count: int) -> None:
+    def __call__(self, group: list[tuple[Run, StepBatches]], count: int) -> None:
         def stack(trees: Any) -> Any:
             return self._place.put(jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees))
 
@@ -138,7 +138,7 @@ class Stacked:
 
 
 def run_for(
-    program: Callable[[Sequence[Run], Sequence[Chunk], int], None],
+    program: Callable[[Sequence[Run], Sequence[StepBatches], int], None],
     runs: Sequence[Run],
     count: int,
     pace: Pace,

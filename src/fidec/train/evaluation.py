@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from fidec import algos, rng
 from fidec.console import Output
-from fidec.data.feed import host_device
+from fidec.data.memory import host_device
 from fidec.envs.evaluation import EnvPool, Episode, compare, measure, summarise
 from fidec.envs.factory import EnvFactory, MakeEnv, factory_of
 from fidec.envs.processes import EnvProcesses
@@ -26,7 +26,7 @@ from fidec.errors import ConfigError, EnvError, FidecError
 from fidec.launch import env_processes, usable_cores
 from fidec.parts import named
 from fidec.store import files
-from fidec.store.rundir import RunDirectory, check_links
+from fidec.store.rundir import RunDirectory, check_links, is_run
 from fidec.store.staging import local_run
 from fidec.train.acting import AS_TRAINED, DIALS, PUBLISHED, ActOptions, episode_policy, supports
 from fidec.train.config import RunConfig
@@ -211,7 +211,7 @@ class PolicyEvaluation:
         """
         directory = local_run(directory)
         policy, config = load_policy(directory), RunConfig()
-        if (directory / "run.json").exists():
+        if is_run(directory):
             config = read_config(RunDirectory.open(directory, read_only=True))
         declaration = ""
         if task is None and env is None:
@@ -315,7 +315,7 @@ def save_result(directory: Path, name: str, result: dict[str, Any]) -> str | Non
 
     The reason if it cannot be written: the result is valid without its file, and must not be lost.
     """
-    if not (directory / "run.json").exists():
+    if not is_run(directory):
         return None
     try:
         check_links(directory)

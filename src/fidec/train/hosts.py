@@ -22,8 +22,7 @@ from jax.experimental import multihost_utils
 
 from fidec import algos, compilation
 from fidec.algos import Algorithm
-from fidec.data.feed import Chunk, Feed
-from fidec.data.sampling import Sampling
+from fidec.data.batches import Feed, Sampling, StepBatches
 from fidec.data.windows import Window
 from fidec.errors import ConfigError, RunError
 from fidec.train import loop
@@ -105,7 +104,7 @@ class Leader(Single):
             _send_text(json.dumps(_facts(config, spec, sampling, run.feed)))
             super().__init__(algorithm, sampling, spec, run, place)
 
-    def __call__(self, group: list[tuple[Run, Chunk]], count: int) -> None:
+    def __call__(self, group: list[tuple[Run, StepBatches]], count: int) -> None:
         ((run, chunk),) = group
         with _connected():
             new_chunk = run not in self._chunks or self._chunks[run][0] is not chunk
@@ -162,10 +161,10 @@ def end() -> None:
 class _Example(NamedTuple):
     """A feed that has only the shapes of its chunks."""
 
-    example: Chunk
+    example: StepBatches
 
 
-def _follower(facts: dict[str, Any]) -> tuple[Single, Run, Chunk]:
+def _follower(facts: dict[str, Any]) -> tuple[Single, Run, StepBatches]:
     """The program of this process, a run, and a chunk; their arrays are empty."""
     spec = spec_from_json(facts["spec"])
     method = algos.get(facts["algo"])
@@ -174,7 +173,7 @@ def _follower(facts: dict[str, Any]) -> tuple[Single, Run, Chunk]:
     rows = {name: _zeros(entry) for name, entry in facts["rows"].items()}
     if facts["frozen"]:
         rows.setdefault("proposals", {})  # of a method that needs no actions of the flow
-    chunk = Chunk(Batch(**{name: rows.get(name) for name in Batch._fields}), np.zeros((), np.int32))
+    chunk = StepBatches(Batch(**{name: rows.get(name) for name in Batch._fields}), np.zeros((), np.int32))
     template = loop.template(algorithm, facts["seed"], loop.example_batch(chunk, sampling))
     carry = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), template)
     feed: Any = _Example(chunk)

@@ -21,9 +21,8 @@ import numpy as np
 
 from fidec import rng
 from fidec.algos import Algorithm
-from fidec.data.feed import Chunk, batch_of
+from fidec.data.batches import PLAIN, Mixture, OfflineOnline, Sampling, Source, StepBatches, batch_of, sample_batch
 from fidec.data.replay import Replay
-from fidec.data.sampling import PLAIN, Joined, Mixture, Sampling, Source, draw
 from fidec.errors import NonFiniteError
 from fidec.train.devices import HERE, Place
 from fidec.types import Batch, Metrics, PRNGKey, Spec
@@ -85,7 +84,7 @@ def make_steps(algorithm: Algorithm, sampling: Sampling = PLAIN, *, looped: bool
     body = _body(algorithm, sampling, place)
 
     @partial(jax.jit, donate_argnums=1, out_shardings=place.whole if place.heads is None else None)
-    def steps(keys: Keys, carry: Carry, chunk: Chunk, first: jax.Array, last: jax.Array) -> Carry:
+    def steps(keys: Keys, carry: Carry, chunk: StepBatches, first: jax.Array, last: jax.Array) -> Carry:
         if not looped:
             return body(keys, carry, chunk, first)
         return jax.lax.fori_loop(first, last, lambda step, carry: body(keys, carry, chunk, step), carry)
@@ -101,7 +100,7 @@ def make_stacked_steps(algorithm: Algorithm, sampling: Sampling = PLAIN) -> Any:
     bodies = jax.vmap(_body(algorithm, sampling))
 
     @partial(jax.jit, donate_argnums=1)
-    def steps(keys: Keys, carry: Carry, chunk: Chunk, first: jax.Array, count: jax.Array) -> Carry:
+    def steps(keys: Keys, carry: Carry, chunk: StepBatches, first: jax.Array, count: jax.Array) -> Carry:
         return jax.lax.fori_loop(0, count, lambda i, carry: bodies(keys, carry, chunk, first + i), carry)
 
     return steps
@@ -110,7 +109,7 @@ def make_stacked_steps(algorithm: Algorithm, sampling: Sampling = PLAIN) -> Any:
 def _body(algorithm: Algorithm, sampling: Sampling, place: Place = HERE) -> Callable[..., Carry]:
     """One step of one run."""
 
-    def body(keys: Keys, carry: Carry, chunk: Chunk, step: Any) -> Carry:
+    def body(keys: Keys, carry: Carry, chunk: StepBatches, step: Any) -> Carry:
         batch = batch_of(chunk, step, rng.at(keys.batch, step), sampling)
         state, metrics = algorithm.update(carry.state, batch, rng.at(keys.update, step))
         return place.constrain(record(carry, state, metrics, step))
@@ -131,7 +130,7 @@ def make_online_steps(
 
     A step has `updates` updates. The carry is donated. Unless `looped`, only the updates of step `first` are made.
     """
-    source = Mixture if balanced else Joined
+    source = Mixture if balanced else OfflineOnline
 
     @partial(jax.jit, donate_argnums=1)
     def steps(keys: Keys, carry: Carry, offline: Source, buffer: Replay, first: jax.Array, last: jax.Array) -> Carry:
@@ -139,7 +138,7 @@ def make_online_steps(
             step, which = number // updates, number % updates
             position = (step,) if updates == 1 else (step, which)
             key = rng.at(keys.batch, *position)
-            batch = draw(source(offline, buffer), key, batch_size, sampling)
+            batch = sample_batch(source(offline, buffer), key, batch_size, sampling)
             state, metrics = algorithm.update(carry.state, batch, rng.at(keys.update, *position))
             return record(carry, state, metrics, step, updates)
 
@@ -212,7 +211,7 @@ def check_finite(carry: Carry) -> None:
         )
 
 
-def example_batch(chunk: Chunk, sampling: Sampling = PLAIN) -> Batch:
+def example_batch(chunk: StepBatches, sampling: Sampling = PLAIN) -> Batch:
     """Shapes of a batch, for tracing."""
     return jax.eval_shape(lambda chunk, key: batch_of(chunk, 0, key, sampling), chunk, rng.stream(0, "batch"))
 

@@ -21,9 +21,8 @@ import numpy as np
 
 from fidec import algos
 from fidec.algos import Algorithm
+from fidec.data.batches import DeviceFeed, Feed, Sampling, Source
 from fidec.data.dataset import returns_of
-from fidec.data.feed import DeviceFeed, Feed
-from fidec.data.sampling import Sampling, Source
 from fidec.envs.evaluation import reported
 from fidec.envs.exploration import Lanes, Transition
 from fidec.envs.factory import EnvFactory

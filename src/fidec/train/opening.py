@@ -13,9 +13,8 @@ import jax
 from fidec import algos, rng
 from fidec.console import Progress
 from fidec.data import OfflineDataset
-from fidec.data.feed import CHUNK_BYTES, Data, Feed, HostFeed, free_memory, host_device
-from fidec.data.holdout import hold_out
-from fidec.data.sampling import Sampling
+from fidec.data.batches import AHEAD_BYTES, Data, Feed, HostFeed, Sampling
+from fidec.data.memory import free_memory, host_device
 from fidec.data.statistics import data_statistics
 from fidec.launch import usable_cores
 from fidec.store import versions
@@ -24,15 +23,14 @@ from fidec.store.replay import ReplayStore
 from fidec.store.rundir import RunDirectory
 from fidec.store.trackers import Tracking
 from fidec.train import loop
-from fidec.train.checks import is_checked
+from fidec.train.checks import identity_of, is_checked
 from fidec.train.config import RunConfig
-from fidec.train.flow_first import Flow, draw_proposals, proposal_shapes, with_flow
-from fidec.train.identity import identity_of
-from fidec.train.initial import Initial
+from fidec.train.pretrained_flow import Flow, draw_proposals, proposal_shapes, with_flow
 from fidec.train.session import Callback, Journal, Session
 from fidec.train.starting import Start
 from fidec.train.validation import Validation
 from fidec.train.value_scale import data_value, describe_time_constant, reward_factor
+from fidec.train.warm_start import Initial
 
 
 def open_sessions(
@@ -54,7 +52,7 @@ def open_sessions(
     algorithm = algos.get(config.algo).build(config.options, spec)
     settings = {"window": config.window, "reward_scale": reward_factor(config, dataset), "history": config.history}
     sampling = Sampling.of(dataset.spec, config.frame_stack, config.augment, config.buffer_fraction, **settings)
-    used, held = hold_out(dataset, config.held_out) if config.held_out else (dataset, None)
+    used, held = config.transforms.split(dataset)
     sources = [used] if buffer is None else [used, buffer]
     proposals = None if flows[0] is None else proposal_shapes(algorithm, spec, config.batch_size)
     online = None
@@ -130,7 +128,7 @@ def runs_that_fit(start: Start) -> int:
     config, dataset, spec = start.config, start.dataset, start.spec
     algorithm, key = algos.get(config.algo).build(config.options, spec), rng.stream(0, "init")
     state = jax.eval_shape(algorithm.init, key)
-    size = 4 * _bytes(state) + 2 * CHUNK_BYTES  # gradients, temporaries, and a copy for a checkpoint or an evaluation
+    size = 4 * _bytes(state) + 2 * AHEAD_BYTES  # gradients, temporaries, and a copy for a checkpoint or an evaluation
     if config.has_flow:
         size += dataset.size * _bytes(proposal_shapes(algorithm, spec, 1))
     return max(1, int((free_memory() / 2 - dataset.nbytes) // size))

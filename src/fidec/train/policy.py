@@ -20,13 +20,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from fidec import algos, compilation, rng
-from fidec.data.delay import Pending
+from fidec.data.transforms import Pending
 from fidec.errors import CheckpointError, ConfigError
 from fidec.parts import Frames, Observations, arrays_of, is_part_name, only_parts
 from fidec.register import unknown
 from fidec.store import files, trees
 from fidec.store.directories import read_directory, replacing_directory
-from fidec.store.rundir import FORMAT, format_problem, runs_below
+from fidec.store.rundir import FORMAT, format_problem, is_run, runs_below
 from fidec.store.staging import local_run
 from fidec.train.acting import PUBLISHED, ActArguments, ActOptions, CallArguments
 from fidec.train.action_chunks import Player
@@ -311,11 +311,11 @@ def policy_directory(directory: str | Path) -> Path:
     Of a URL it is a local copy.
     """
     directory = local_run(directory)
-    is_run = (directory / "run.json").exists()
-    if is_run or (not (directory / CARD).exists() and (directory / "policy").is_dir()):
+    of_run = is_run(directory)
+    if of_run or (not (directory / CARD).exists() and (directory / "policy").is_dir()):
         directory = directory / "policy"
     if not directory.is_dir() and not files.hidden(directory, "old").is_dir():  # which takes its place in a moment
-        if is_run:
+        if of_run:
             raise CheckpointError(
                 f"the run {directory.parent} has no policy yet: it is saved with the first checkpoint"
             )

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 from fidec import compilation
 from fidec.data import OfflineDataset
+from fidec.data.memory import memory_errors
 from fidec.envs.factory import MakeEnv
 from fidec.errors import ConfigError, FidecError, RunError
 from fidec.store.rundir import RunDirectory
 from fidec.train import loop
 from fidec.train.config import OnlineConfig, RunConfig
-from fidec.train.flow_first import Flow, copy_flow, load_flow
-from fidec.train.memory import memory_errors
 from fidec.train.opening import open_sessions, runs_that_fit
+from fidec.train.pretrained_flow import Flow, copy_flow, load_flow
 from fidec.train.resolve import seed_name
 from fidec.train.session import Callback, Session
 from fidec.train.starting import Start, begin, check_offline, open_stage, reopen
@@ -177,7 +177,7 @@ def _train_all(starts: Sequence[Start], quiet: bool, callback: Callback | None =
     together: Together | None = None
     signals = loop.Signals()
     try:
-        with memory_errors(first.config, first.dataset, first.buffer), ExitStack() as stack:
+        with memory_errors(first.config.batch_size, first.dataset, first.buffer), ExitStack() as stack:
             signals = stack.enter_context(loop.catch_signals())
             flows = _provide_flows(starts, quiet)
             for run in open_sessions(starts, flows, stack, signals, quiet, callback):

@@ -15,8 +15,7 @@ import numpy as np
 from fidec import algos
 from fidec.algos import Algorithm
 from fidec.console import Progress
-from fidec.data.feed import Feed
-from fidec.data.sampling import Sampling
+from fidec.data.batches import Feed, Sampling
 from fidec.envs.factory import EnvFactory
 from fidec.errors import BusyError, EnvError
 from fidec.store import files
@@ -26,16 +25,16 @@ from fidec.store.logs import RunLog
 from fidec.store.replay import ReplayStore
 from fidec.store.rundir import RunDirectory
 from fidec.train import loop
+from fidec.train.checks import Identity, check_identity, check_never_saved
 from fidec.train.config import RunConfig
 from fidec.train.dispatch import Run
 from fidec.train.evaluation import Evaluation, Evaluator, Interrupted
-from fidec.train.flow_first import Flow, with_flow
-from fidec.train.identity import Identity, check_identity, check_never_saved
-from fidec.train.initial import Initial
 from fidec.train.online import Online, Position, make_online
 from fidec.train.policy import Policy
+from fidec.train.pretrained_flow import Flow, with_flow
 from fidec.train.validation import Validation
 from fidec.train.value_scale import start_at
+from fidec.train.warm_start import Initial
 from fidec.types import Spec
 
 Callback = Callable[[int, dict[str, Any]], object]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fidec.data import OfflineDataset
-from fidec.data.sampling import parts
+from fidec.data.batches import shares
 from fidec.envs.factory import EnvFactory, MakeEnv, describe_env, factory_of, is_function
 from fidec.errors import ConfigError, RunError
 from fidec.store.remote import as_url
@@ -20,28 +20,27 @@ from fidec.store.trackers import check_installed
 from fidec.train.checks import (
     check_agree,
     check_chunk,
-    check_data,
     check_method,
     check_rewards,
-    check_same_data,
+    data_warnings,
     with_data,
 )
 from fidec.train.config import OnlineConfig, RunConfig
 from fidec.train.configfile import ARRAYS
 from fidec.train.devices import check_devices
-from fidec.train.flow_first import stage_config, stage_state
-from fidec.train.initial import Initial, read_initial, with_initial
+from fidec.train.pretrained_flow import stage_config, stage_state
 from fidec.train.protocol import parts_of, task_options
 from fidec.train.resolve import resolve, resolve_online
 from fidec.train.stored import read_config
-from fidec.train.view import seen_by
+from fidec.train.training_data import check_same_data
+from fidec.train.warm_start import Initial, read_initial, with_initial
 from fidec.types import Part, Spec
 
 
 class Start(NamedTuple):
     """A run whose directory is locked and whose data is loaded.
 
-    The data is as the policy sees it (`fidec.train.view`). Runs that share it take it from here: only `_load`
+    The data is as the policy sees it (`fidec.data.transforms`). Runs that share it take it from here: only `_load`
     transforms data.
     """
 
@@ -98,7 +97,7 @@ def begin(
         )
     check_devices(config, len(configs))
     config, factory = with_data(config, dataset), _with_bounds(factory, dataset)
-    warnings = check_data(config, dataset)
+    warnings = data_warnings(config, dataset)
     named = [dataclasses.replace(config, seed=each.seed, out=resolve(each).out) for each in configs]
     made = [_create(Path(str(each.out)), overwrite, stack) for each in named]
     for own, directory in zip(named, made, strict=True):
@@ -184,7 +183,8 @@ def _check_recorded(
     recorded = directory.read_environment_to_resume(salvage) or {}
     for kind, data in (("dataset", dataset), ("buffer", buffer)):
         if data is not None:
-            check_same_data(directory.path, kind, recorded, data)
+            sha256 = (recorded.get(kind) or {}).get("sha256")
+            check_same_data(directory.path, sha256, data, "Restore the data, or start a new run.")
 
 
 def _create(place: Path, overwrite: bool, stack: ExitStack) -> RunDirectory:
@@ -336,9 +336,9 @@ def _load(
     if buffer is None and config.buffer is not None:
         buffer = config.load(config.buffer)
     if buffer is not None:
-        parts(config.batch_size, config.buffer_fraction)
+        shares(config.batch_size, config.buffer_fraction)
         check_agree(dataset, buffer)
-    dataset, *others = seen_by(config, dataset, *([] if buffer is None else [buffer]))
+    dataset, *others = config.transforms.view(dataset, *([] if buffer is None else [buffer]))
     buffer = others[0] if others else None
     datasets = [data for data in (dataset, buffer) if data is not None]
     check_rewards(config.algo, datasets)

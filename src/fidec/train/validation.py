@@ -8,9 +8,8 @@ import jax
 
 from fidec import rng
 from fidec.algos import Algorithm
+from fidec.data.batches import Sampling, gather_batch, host_source, row_numbers
 from fidec.data.dataset import OfflineDataset
-from fidec.data.feed import rows_at
-from fidec.data.sampling import Sampling, host_source, row_numbers
 
 ROWS = 4096  # at most; always the same ones, with the same noise, so that values can be compared
 PREFIX = "validation/"
@@ -23,7 +22,7 @@ class Validation:
         assert algorithm.validate is not None  # `check_method` refuses other methods
         self._key = rng.stream(0, "validate")
         numbers = row_numbers(self._key, min(ROWS, dataset.size), dataset.size)
-        self._batch = rows_at(host_source(dataset, sampling), jax.device_get(numbers), sampling)
+        self._batch = gather_batch(host_source(dataset, sampling), jax.device_get(numbers), sampling)
         self._validate = jax.jit(algorithm.validate)
         self.losses: list[float] = []
 

@@ -12,16 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fidec.console import Progress
+from fidec.data.cache import FOLDER
 from fidec.data.cameras import Cameras
 from fidec.data.columns import user_path
-from fidec.data.convert import lerobot, minari, npz
-from fidec.data.convert.rows import Rows
+from fidec.data.convert import lerobot, minari
+from fidec.data.convert.rows import Rows, user_actions
 from fidec.data.dataset import OfflineDataset
+from fidec.data.disk_array import chunks
+from fidec.data.npz import write_npz
 from fidec.data.source import load_dataset
 from fidec.data.sources.lerobot import load_folder as load_lerobot
 from fidec.data.sources.minari import load_folder as load_minari
-from fidec.data.unpack import FOLDER
 from fidec.errors import ConfigError
 from fidec.parts import named
 from fidec.store import files
@@ -67,7 +71,7 @@ def convert(
         Progress(rows.count, name=f"writing {out.name}", unit="row", enabled=rows.count > 5000) as progress,
     ):
         if to == "npz":
-            lost, notes = npz.write(rows, place, progress)
+            lost, notes = _write_npz(rows, place, progress)
         elif to == "minari":
             lost, notes = minari.write(rows, place, out.name, progress)
         else:
@@ -126,3 +130,34 @@ def _difference(before: OfflineDataset, after: OfflineDataset) -> str:
         if wrong:
             return f"{wrong} numbers of the {key} differ"
     return "the observations differ"
+
+
+def _write_npz(rows: Rows, out: Path, progress: Progress) -> tuple[list[str], list[str]]:
+    """Last states are rows of their own if the next states are the next rows, else next states are a column."""
+    dataset = rows.dataset
+    members: dict[str, Any] = {}
+    if rows.unlinked:
+        for key in ("observations", "next_observations"):
+            for name, array in named(key, getattr(dataset, key)).items():
+                members[name] = (array.shape, array.dtype), chunks(array)
+        single = {"actions": user_actions(dataset), "masks": dataset.masks, "terminals": dataset.terminals}
+        rewards = dataset.rewards
+    else:
+        for name, array in named("observations", dataset.observations).items():
+            members[name] = ((rows.count, *array.shape[1:]), array.dtype), _blocks(rows, name, progress)
+        single = {"actions": rows.actions, "masks": rows.masks, "terminals": rows.ends}
+        rewards = rows.rewards
+    single |= {"rewards": rewards} if dataset.has_rewards else {}
+    if dataset.action_low is not None:
+        single |= {"action_low": np.array(dataset.action_low), "action_high": np.array(dataset.action_high)}
+    members |= {key: ((array.shape, array.dtype), [array]) for key, array in single.items()}
+    with open(out, "xb") as file:
+        write_npz(file, members)
+    progress.update(rows.count)
+    return [], []
+
+
+def _blocks(rows: Rows, name: str, progress: Progress) -> Iterator[np.ndarray]:
+    for start, stop in rows.chunks():
+        yield rows.observed(start, stop)[name]
+        progress.update(stop)

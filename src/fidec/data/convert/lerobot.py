@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from fidec.console import Progress
+from fidec.data.cameras import png
 from fidec.data.convert.rows import Rows, moved
 from fidec.data.dataset import OfflineDataset
-from fidec.data.frames import png
-from fidec.data.lerobot import STATE, VIDEO_PATHS
-from fidec.data.mapped import chunks
+from fidec.data.disk_array import chunks
+from fidec.data.sources.lerobot import STATE, VIDEO_PATHS
 from fidec.errors import DataError
 from fidec.extras import require
 from fidec.parts import named

@@ -12,7 +12,7 @@ import numpy as np
 from fidec.data.check import unlinked_rows
 from fidec.data.columns import ACTION_LIMIT, action_array
 from fidec.data.dataset import OfflineDataset
-from fidec.data.mapped import CHUNK_BYTES, row_bytes
+from fidec.data.disk_array import CHUNK_BYTES, row_bytes
 from fidec.parts import arrays_of, named
 
 

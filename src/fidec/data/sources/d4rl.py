@@ -18,8 +18,8 @@ from fidec.data.arrays import build_dataset, row_use
 from fidec.data.cache import data_dir, find_in, origin_of, verify
 from fidec.data.columns import action_array, fail, flag_vector, numbers, observation_array, row_vector
 from fidec.data.dataset import OfflineDataset
-from fidec.data.hdf5 import read_columns
 from fidec.data.source import CacheDir, DataSource, reject_bounds, unchanged
+from fidec.data.sources.hdf5 import read_columns
 from fidec.errors import DataError
 from fidec.register import unknown
 

@@ -24,12 +24,12 @@ from fidec.data.columns import (
     flag_vector,
     numbers,
     observation_array,
+    observation_column,
     row_vector,
 )
 from fidec.data.dataset import OfflineDataset
-from fidec.data.hdf5 import UNWRITTEN, open_hdf5, place, read_array
-from fidec.data.observations import observation_column
 from fidec.data.source import CacheDir, DataSource, unchanged
+from fidec.data.sources.hdf5 import UNWRITTEN, open_hdf5, place, read_array
 from fidec.errors import ConfigError, DataError
 from fidec.parts import arrays_of, map_parts, named, rows_of
 

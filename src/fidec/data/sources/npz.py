@@ -11,13 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from fidec.data.arrays import FILE_KEYS, dataset_from_file
-from fidec.data.columns import existing_file, fail, is_data_file, require_keys, user_path
+from fidec.data.arrays import FILE_KEYS, dataset_from_file, id_changes
+from fidec.data.columns import existing_file, fail, is_column, is_data_file, require_keys, user_path
 from fidec.data.dataset import OfflineDataset
-from fidec.data.episodes import id_changes
-from fidec.data.mapped import FileRows, Shards, large_keys
+from fidec.data.disk_array import FileRows, Shards, large_keys
 from fidec.data.npz import Header, npz_headers, read_npz
-from fidec.data.observations import is_column
 from fidec.data.source import CacheDir, DataSource, absolute_path
 from fidec.data.tables import natural
 from fidec.errors import DataError

@@ -26,7 +26,7 @@ from fidec.data.columns import (
     to_float32,
 )
 from fidec.data.dataset import OfflineDataset
-from fidec.data.mapped import take
+from fidec.data.disk_array import take
 from fidec.data.npz import read_npz
 from fidec.data.source import CacheDir, DataSource, reject_bounds, unchanged
 from fidec.errors import ConfigError, DataError

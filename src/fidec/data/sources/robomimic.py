@@ -21,8 +21,8 @@ from fidec.data.arrays import build_dataset
 from fidec.data.cameras import LARGEST, resize, split_cameras, stored_frames, with_options, with_state
 from fidec.data.columns import existing_file, fail, flag_vector, numbers
 from fidec.data.dataset import OfflineDataset
-from fidec.data.hdf5 import open_hdf5, read_array
 from fidec.data.source import CacheDir, DataSource, absolute_path
+from fidec.data.sources.hdf5 import open_hdf5, read_array
 from fidec.errors import ConfigError, DataError
 from fidec.register import unknown
 from fidec.store.files import sha256_file

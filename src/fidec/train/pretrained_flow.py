@@ -19,9 +19,8 @@ import numpy as np
 from fidec import algos, rng
 from fidec.algos import Algorithm
 from fidec.console import Progress
+from fidec.data.batches import Sampling, host_source, map_batches
 from fidec.data.dataset import OfflineDataset
-from fidec.data.feed import map_rows
-from fidec.data.sampling import Sampling, host_source
 from fidec.errors import ConfigError
 from fidec.store import files
 from fidec.store.directories import replacing_directory
@@ -29,6 +28,7 @@ from fidec.store.rundir import RunDirectory
 from fidec.train.config import OnlineConfig, RunConfig
 from fidec.train.loop import Signals
 from fidec.train.policy import MODEL, load_policy, policy_directory
+from fidec.train.training_data import check_same_data
 from fidec.types import Params, Spec
 
 METHOD = "flow_bc"
@@ -98,20 +98,14 @@ def load_flow(place: Path, config: RunConfig, dataset: OfflineDataset, spec: Spe
     if params is None:
         raise ConfigError(f"{config.flow or place}: {policy.algo} has no behaviour flow")
     origin = f"the flow of {config.flow or place}"
-    trained_on = policy.info.get("data_sha256", dataset.sha256)
-    if trained_on != dataset.sha256:
+    advice = "Train a flow on this data, with --flow-updates"
+    check_same_data(origin, policy.info.get("data_sha256"), dataset, advice, ConfigError)
+    ignored = ("chunk", "replan", "ensemble", "parts")  # the chunk is first below: it explains the dimension
+    names = [field.name for field in dataclasses.fields(Spec) if field.name not in ignored]
+    if differences := policy.spec.differences(spec, ("chunk", *names, "parts", "inputs")):
         raise ConfigError(
-            f"{origin} was trained on other data: their SHA-256 is {trained_on[:12]}…, that of {dataset.source} is "
-            f"{dataset.sha256[:12]}…. Train a flow on this data, with --flow-updates"
+            f"{origin} does not fit: it has {differences[0]}. Give both the same options for observations and actions"
         )
-    names = [field.name for field in dataclasses.fields(Spec) if field.name not in ("chunk", "replan", "ensemble")]
-    for name in ("chunk", *names):  # the chunk first: it is the option that explains the dimension
-        own, other = getattr(spec, name), getattr(policy.spec, name)
-        if own != other:
-            raise ConfigError(
-                f"{origin} does not fit: its {name} is {str(other)[:60]}, that of this run {str(own)[:60]}. "
-                "Give both the same options for observations and actions"
-            )
     algorithm = algos.get(config.algo).build(config.options, spec)
     wanted = jax.eval_shape(algorithm.init, rng.stream(0, "init")).params.get("flow")
     shapes = [jax.tree.map(lambda leaf: leaf.shape, tree) for tree in (params, wanted)]
@@ -168,7 +162,7 @@ def draw_proposals(
     assert algorithm.propose is not None  # `check_takes_flow`
     propose = jax.jit(algorithm.propose)
     with Progress(total, name="drawing the flow's proposals", unit="row", enabled=not quiet) as progress:
-        return map_rows(
+        return map_batches(
             lambda batch, first: propose(state, batch.next_observations, rng.at(key, first)),
             host_source(dataset, sampling),
             np.arange(total),

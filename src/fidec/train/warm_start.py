@@ -91,23 +91,18 @@ def with_initial(config: RunConfig) -> tuple[RunConfig, Initial]:
 
 def check_initial(config: RunConfig, initial: Initial, spec: Spec, template: Any) -> None:
     """Raise ConfigError if the state does not fit the data or the networks of this run."""
-    names = ("observation_shape", "observation_dtype", "chunk", "step_dim", "bounds", "frame_stack", "history")
-    what = [
-        f"{name} is {getattr(initial.spec, name)}, that of this run {getattr(spec, name)}"
-        for name in names
-        if getattr(spec, name) != getattr(initial.spec, name)
-    ]
-    parts = [", ".join(map(str, each.parts)) or "none" for each in (initial.spec, spec)]
-    what += [f"observations have the parts {parts[0]}, those of this run {parts[1]}"] if parts[0] != parts[1] else []
+    names = ("observation_shape", "observation_dtype", "parts", "chunk", "step_dim", "bounds")
+    differences = initial.spec.differences(spec, (*names, "frame_stack", "history"))
     try:
         trees.unflatten_like(template, initial.arrays)
     except CheckpointError as error:
-        own = dataclasses.asdict(config.options).items()
-        what += [f"{n} is {initial.options[n]}, here {v}" for n, v in own if initial.options.get(n, v) != v]
-        what = what or [str(error)]
-    if what:
+        options = dataclasses.asdict(config.options).items()
+        other = [(name, initial.options.get(name, value), value) for name, value in options]
+        differences += [f"{name} {theirs} instead of {ours}" for name, theirs, ours in other if theirs != ours]
+        differences = differences or [str(error)]
+    if differences:
         run = config.init_from
-        raise ConfigError(f"--init-from {run} does not fit. Its {'; its '.join(what)}. {_advice(run)}")
+        raise ConfigError(f"--init-from {run} does not fit: it has {'; '.join(differences)}. {_advice(run)}")
 
 
 def _advice(run: Any) -> str:
