@@ -98,7 +98,7 @@ def test_the_state_after_the_end_of_the_task_is_lost_in_lerobot_alone(tmp_path):
 
 def test_images_larger_than_a_block_are_written_in_parts(tmp_path, monkeypatch):
     before = make({"state": STATES, "top": IMAGES})
-    monkeypatch.setattr("fidec.data.convert.rows.CHUNK_BYTES", 1000)
+    monkeypatch.setattr("fidec.data.convert.rows.BLOCK_BYTES", 1000)
     for to in FORMATS:
         assert convert(before, to, out(tmp_path, to), overwrite=True).sha256_after == before.sha256
 

@@ -31,7 +31,7 @@ from fidec.errors import ConfigError, DataError
 from fidec.store.files import sha256_file
 
 NAME = "pointmaze-medium-navigate-v0"
-QUICK = Limits(connect=0.5, stall=0.15, attempts=3, unreachable=1, backoff=0.001, progress=2**30, chunk=512)
+QUICK = Limits(connect=0.5, stall=0.15, attempts=3, unreachable=1, backoff=0.001, progress=2**30, block=512)
 
 
 def archive(rows: int = 400, **arrays) -> bytes:
@@ -208,7 +208,7 @@ def test_an_interrupted_transfer_is_continued(tmp_path, serve, word):
     assert first is None
     kept = int(str(second).removeprefix("bytes=").removesuffix("-"))
     assert 0 < kept <= len(DATA) // 2
-    assert kept > len(DATA) // 2 - 2 * QUICK.chunk  # at most what was on its way is lost
+    assert kept > len(DATA) // 2 - 2 * QUICK.block  # at most what was on its way is lost
     assert server.sent == len(DATA) // 2 + len(DATA) - kept
     assert names(tmp_path) == [path.name, f"{path.name}.json"]
 
@@ -239,7 +239,7 @@ def test_ctrl_c_leaves_a_part_that_the_next_call_continues(tmp_path, serve, monk
 
 def test_a_killed_process_leaves_a_part_and_no_lock(tmp_path, serve):
     server = serve(script=["stall"])
-    call = f"download({NAME!r}, {str(tmp_path)!r}, url={server.url!r}, val=False, limits=Limits(chunk=512))"
+    call = f"download({NAME!r}, {str(tmp_path)!r}, url={server.url!r}, val=False, limits=Limits(block=512))"
     code = f"from fidec.data.download import download; from fidec.data.http_download import Limits; {call}"
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
     try:
@@ -267,7 +267,7 @@ def test_an_answer_that_ends_early_is_noticed_and_continued(tmp_path, serve, mon
     monkeypatch.setattr(requests.Response, "iter_content", ends_early)
     (path,) = fetch(server, tmp_path)
     assert path.read_bytes() == DATA
-    assert server.seen[1][1] == f"bytes={5 * QUICK.chunk}-"
+    assert server.seen[1][1] == f"bytes={5 * QUICK.block}-"
 
 
 def test_a_part_that_was_complete_is_only_checked(tmp_path, serve, monkeypatch):
@@ -333,7 +333,7 @@ def test_temporary_errors_are_retried_and_permanent_ones_are_not(tmp_path, serve
 
 
 def test_only_progress_renews_the_attempts(tmp_path, serve):
-    limits = Limits(stall=0.2, attempts=3, backoff=0.001, progress=1000, chunk=512)
+    limits = Limits(stall=0.2, attempts=3, backoff=0.001, progress=1000, block=512)
     flaky = ["sliver", "500"] * 3
     with pytest.raises(DataError, match=r"connection was lost .*3 attempts"):
         fetch(serve(script=list(flaky), ranges=False), tmp_path / "a", limits=limits)

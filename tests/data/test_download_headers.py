@@ -8,10 +8,10 @@ import threading
 import pytest
 
 from fidec.console import Progress
-from fidec.data.http_download import AddressError, Limits, Part, fetch
+from fidec.data.http_download import AddressError, Limits, PartialFile, fetch
 from fidec.errors import DataError
 
-QUICK = Limits(connect=0.5, stall=0.5, attempts=2, unreachable=2, backoff=0.001, longest_pause=0.01, chunk=512)
+QUICK = Limits(connect=0.5, stall=0.5, attempts=2, unreachable=2, backoff=0.001, longest_pause=0.01, block=512)
 BODY = bytes(range(256)) * 8
 
 
@@ -72,7 +72,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", FETCHED)
 def test_headers_that_do_not_matter_are_ignored(tmp_path, serve, case):
     url, _ = serve(FETCHED[case])
-    part = Part(tmp_path, "x.npz", url)
+    part = PartialFile(tmp_path, "x.npz", url)
     fetch(url, part, Progress(None, enabled=False), QUICK)
     assert part.path.read_bytes() == BODY
 
@@ -81,7 +81,7 @@ def test_headers_that_do_not_matter_are_ignored(tmp_path, serve, case):
 def test_hostile_headers_are_an_error_of_the_address(tmp_path, serve, case):
     url, _ = serve(REFUSED[case])
     with pytest.raises(AddressError) as caught:
-        fetch(url, Part(tmp_path, "x.npz", url), Progress(None, enabled=False), QUICK)
+        fetch(url, PartialFile(tmp_path, "x.npz", url), Progress(None, enabled=False), QUICK)
     assert str(caught.value).isprintable()
     assert 5 < len(str(caught.value)) < 400
 
@@ -89,13 +89,13 @@ def test_hostile_headers_are_an_error_of_the_address(tmp_path, serve, case):
 def test_a_length_that_no_disk_holds_is_named(tmp_path, serve):
     url, _ = serve(answer(b"Content-Length: " + b"9" * 17))
     with pytest.raises(DataError, match=r"MB free, but x.npz needs \d+"):
-        fetch(url, Part(tmp_path, "x.npz", url), Progress(None, enabled=False), QUICK)
+        fetch(url, PartialFile(tmp_path, "x.npz", url), Progress(None, enabled=False), QUICK)
 
 
 def test_a_tag_is_not_sent_back_as_another_header(tmp_path, serve):
     cut = answer(b'ETag: "a\r\n X-Injected: b"', b"Content-Length: 5000")
     url, requests = serve(cut, answer(b"Content-Length: %d" % len(BODY)))
-    part = Part(tmp_path, "x.npz", url)
+    part = PartialFile(tmp_path, "x.npz", url)
     fetch(url, part, Progress(None, enabled=False), QUICK)
     assert part.path.read_bytes() == BODY
     assert len(requests) == 2

@@ -138,7 +138,7 @@ def test_mapped_images_equal_loaded_ones(tmp_path, map_all, monkeypatch, compres
     for key in ("observations", "next_observations", "actions", "masks"):
         np.testing.assert_array_equal(getattr(on_disk, key), getattr(loaded, key))
     assert (on_disk.sha256, on_disk.nbytes, on_disk.spec) == (loaded.sha256, loaded.nbytes, loaded.spec)
-    monkeypatch.setattr(disk_array, "CHUNK_BYTES", 1000)  # several chunks, the last one shorter
+    monkeypatch.setattr(disk_array, "BLOCK_BYTES", 1000)  # several chunks, the last one shorter
     del on_disk.__dict__["sha256"]
     assert on_disk.sha256 == loaded.sha256
     ours, theirs = check_dataset(on_disk), check_dataset(loaded)
@@ -155,7 +155,7 @@ def test_a_mapped_data_set_is_never_loaded_at_once(tmp_path, monkeypatch):
     path = saved(tmp_path / "large.npz", **columns)  # 49 MB, and twice that if next observations were a copy
     del columns
     monkeypatch.setattr(disk_array, "MAPPED_BYTES", 2**25)
-    monkeypatch.setattr(disk_array, "CHUNK_BYTES", 2**20)
+    monkeypatch.setattr(disk_array, "BLOCK_BYTES", 2**20)
     monkeypatch.setattr(batches, "AHEAD_BYTES", 2**20)
     tracemalloc.start()
     dataset = load_dataset(f"npz:{path}")
@@ -307,7 +307,7 @@ def test_vectors_in_several_files_are_fed_as_if_in_memory(tmp_path, map_all, mon
     """Bit for bit, with the same hash, statistics, returns and findings."""
     columns = vector_columns()
     folder = shards_of(tmp_path / "parts", columns, (0, 30, 45, 90), compressed)
-    monkeypatch.setattr(disk_array, "CHUNK_BYTES", 500)
+    monkeypatch.setattr(disk_array, "BLOCK_BYTES", 500)
     on_disk, loaded = load_dataset(f"npz:{folder}"), dataset_from_arrays(**columns)
     assert on_disk.mapped
     assert not loaded.mapped

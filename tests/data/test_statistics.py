@@ -15,7 +15,7 @@ from helpers.runs import random_columns
 
 
 def test_statistics_are_those_of_numpy_in_the_users_units(monkeypatch):
-    monkeypatch.setattr(statistics, "chunk_rows", lambda array: 33)  # several parts
+    monkeypatch.setattr(statistics, "block_rows", lambda array: 33)  # several parts
     columns = random_columns()
     columns["observations"][:, 1] = 4.0
     columns["actions"] = 10 * columns["actions"]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fidec.data.dataset import OfflineDataset
-from fidec.data.disk_array import chunk_rows, chunks, extremes
+from fidec.data.disk_array import block_rows, blocks, extremes
 from fidec.data.summary import describe_dataset, description_text, share
 from fidec.parts import arrays_of, named
 
@@ -87,7 +87,7 @@ def _check_values(dataset: OfflineDataset) -> list[Finding]:
     if not findings:
         findings.append(Finding("ok", "values", "all numbers are finite."))
     for key, array in named("observations", dataset.observations).items():
-        largest = max(float(np.abs(part).max()) for part in chunks(array)) if array.dtype.kind == "f" else 0.0
+        largest = max(float(np.abs(block).max()) for block in blocks(array)) if array.dtype.kind == "f" else 0.0
         if largest > 1000:
             text = f"{key} reach {largest:.4g} in magnitude; networks learn better if they are scaled to about 1."
             findings.append(Finding("note", "scale", text))
@@ -97,10 +97,10 @@ def _check_values(dataset: OfflineDataset) -> list[Finding]:
 def _first_not_finite(array: np.ndarray) -> int | None:
     """The first row with a number that is not finite."""
     start = 0
-    for part in chunks(array) if array.dtype.kind == "f" else ():
-        if not (finite := np.isfinite(part)).all():
+    for block in blocks(array) if array.dtype.kind == "f" else ():
+        if not (finite := np.isfinite(block)).all():
             return start + int(np.argwhere(~finite)[0][0])
-        start += len(part)
+        start += len(block)
     return None
 
 
@@ -130,7 +130,7 @@ def _check_actions(dataset: OfflineDataset) -> Finding:
     )
     if low < -1 or high > 1:
         return Finding("error", "actions", f"actions span [{low:.4g}, {high:.4g}], outside [-1, 1].")
-    edge = sum(int((np.abs(part) > 0.999).any(axis=1).sum()) for part in chunks(dataset.actions)) / dataset.size
+    edge = sum(int((np.abs(block) > 0.999).any(axis=1).sum()) for block in blocks(dataset.actions)) / dataset.size
     if edge > 0.5:
         text = f"{edge:.0%} of the actions lie on a bound in some dimension: were they clipped or wrongly scaled?"
         return Finding("note", "actions", text)
@@ -196,9 +196,9 @@ def unlinked_rows(dataset: OfflineDataset) -> tuple[int, int]:
     inside = np.flatnonzero(~dataset.terminals)
     broken, first = 0, -1
     pairs = list(zip(arrays_of(dataset.observations), arrays_of(dataset.next_observations), strict=True))
-    chunk = min(chunk_rows(array) for array, _ in pairs)
-    for start in range(0, len(inside), chunk):
-        rows = inside[start : start + chunk]
+    step = min(block_rows(array) for array, _ in pairs)
+    for start in range(0, len(inside), step):
+        rows = inside[start : start + step]
         differs = [(after[rows] != array[rows + 1]).reshape(len(rows), -1).any(axis=1) for array, after in pairs]
         bad = rows[np.any(differs, axis=0)]
         if len(bad) and first < 0:
@@ -252,7 +252,7 @@ def _check_left_out(info: dict[str, Any]) -> list[Finding]:
 
 def _check_duplicates(dataset: OfflineDataset) -> Finding:
     hashes = [
-        np.concatenate([_row_hashes(rows) for rows in chunks(column)])
+        np.concatenate([_row_hashes(rows) for rows in blocks(column)])
         for column in (*arrays_of(dataset.observations), dataset.actions)
     ]
     keys = reduce(lambda seen, done: seen ^ (done << 1), hashes)

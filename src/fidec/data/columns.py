@@ -20,7 +20,7 @@ from fidec.data.disk_array import (
     MappedRows,
     Shards,
     as_rows,
-    chunks,
+    blocks,
     extremes,
     is_mapped,
     map_elements,
@@ -109,13 +109,7 @@ def numbers(where: str, key: str, value: object) -> np.ndarray:
     except Exception as error:  # ragged lists and other objects that NumPy cannot convert
         raise fail(where, key, f" is not an array of numbers ({error}); give rows of equal shape.") from error
     if array.dtype.kind not in "biuf":
-        what = {
-            "O": "Python objects",
-            "S": "byte strings",
-            "U": "text",
-            "c": "complex numbers",
-            "V": "records",
-        }
+        what = {"O": "Python objects", "S": "byte strings", "U": "text", "c": "complex numbers", "V": "records"}
         kind = what.get(array.dtype.kind, array.dtype.name)
         raise fail(where, key, f" holds {kind} (dtype {array.dtype}); store float32 numbers instead.")
     return array
@@ -142,19 +136,19 @@ def check_row_counts(where: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
 def to_float32(where: str, key: str, array: np.ndarray) -> np.ndarray:
     """Cast to float32; NaN, infinity and numbers that float32 cannot hold are errors."""
 
-    def to_single(part: np.ndarray) -> np.ndarray:
+    def to_single(block: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore", invalid="ignore"):
-            return part.astype(np.float32, copy=False)
+            return block.astype(np.float32, copy=False)
 
     found, count, start = "", 0, 0
-    for part in chunks(array):
-        bad = ~np.isfinite(to_single(part))
+    for block in blocks(array):
+        bad = ~np.isfinite(to_single(block))
         if bad.any():
             row, *columns = at = first_true(bad)
             column = f", column {', '.join(map(str, columns))}" if columns else ""
-            found = found or f", row {start + row}{column}: the value is {part[at]}, not a finite float32"
+            found = found or f", row {start + row}{column}: the value is {block[at]}, not a finite float32"
             count += int(bad.any(axis=tuple(range(1, bad.ndim))).sum())
-        start += len(part)
+        start += len(block)
     if found:
         raise fail(where, key, f"{found} ({count} such rows); remove or repair those episodes.")
     return array if array.dtype == np.float32 else map_elements(array, to_single)
@@ -208,9 +202,7 @@ def action_bounds(
         array = to_float32(where, key, np.atleast_1d(numbers(where, key, value)))
         if array.shape not in ((1,), (dim,)):
             raise fail(
-                where,
-                key,
-                f" has shape {array.shape}; expected one number or {dim}, one per action dimension.",
+                where, key, f" has shape {array.shape}; expected one number or {dim}, one per action dimension."
             )
         bounds.append(np.broadcast_to(array, (dim,)).astype(float))
     lower, upper = bounds
@@ -223,10 +215,7 @@ def action_bounds(
 
 
 def action_array(
-    where: str,
-    value: object,
-    rows: int,
-    bounds: tuple[tuple[float, ...], tuple[float, ...]] | None,
+    where: str, value: object, rows: int, bounds: tuple[tuple[float, ...], tuple[float, ...]] | None
 ) -> np.ndarray:
     """(N, d) float32 inside +-ACTION_LIMIT, rescaled if bounds are given."""
     key = "actions"
@@ -245,20 +234,20 @@ def action_array(
     check_length(where, key, array, rows)
     given = to_float32(where, key, array)
 
-    def unit(part: np.ndarray) -> np.ndarray:
+    def unit(block: np.ndarray) -> np.ndarray:
         if bounds is None:
-            return part
+            return block
         low, high = (np.asarray(b) for b in bounds)
-        return (2.0 * (part - low) / (high - low) - 1.0).astype(np.float32)
+        return (2.0 * (block - low) / (high - low) - 1.0).astype(np.float32)
 
     found, count, start = None, 0, 0
-    for part in chunks(given):
-        outside = np.abs(unit(part)) > 1.0 + ACTION_TOLERANCE
+    for block in blocks(given):
+        outside = np.abs(unit(block)) > 1.0 + ACTION_TOLERANCE
         if outside.any() and found is None:
             row, dim = first_true(outside)
-            found = start + row, dim, part[row, dim]
+            found = start + row, dim, block[row, dim]
         count += int(outside.any(axis=1).sum())
-        start += len(part)
+        start += len(block)
     if found is not None:
         row, dim, value = found
         span = "[-1, 1]" if bounds is None else f"the given bounds [{bounds[0][dim]}, {bounds[1][dim]}]"
@@ -273,7 +262,7 @@ def action_array(
             "`fidec train`. The policy then answers in your units. "
             "If the environment clips its actions, clip them in the data too.",
         )
-    return map_elements(given, lambda part: np.clip(unit(part), -ACTION_LIMIT, ACTION_LIMIT))
+    return map_elements(given, lambda block: np.clip(unit(block), -ACTION_LIMIT, ACTION_LIMIT))
 
 
 KEYS = ("observations", "next_observations")
@@ -371,11 +360,7 @@ def _by_name(where: str, key: str, value: Any) -> Any:
     for i, episode in enumerate(value):
         found = list(episode) if isinstance(episode, Mapping) else []
         if sorted(map(str, found)) != sorted(map(str, names)):
-            raise fail(
-                where,
-                key,
-                f", episode {i}: has the parts {_words(found)}; episode 0 has {_words(names)}.",
-            )
+            raise fail(where, key, f", episode {i}: has the parts {_words(found)}; episode 0 has {_words(names)}.")
     return {name: [episode[name] for episode in value] for name in names}
 
 

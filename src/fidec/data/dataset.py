@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fidec.data.disk_array import chunks, is_mapped
+from fidec.data.disk_array import blocks, is_mapped
 from fidec.data.statistics import moments_of
 from fidec.errors import DataError
 from fidec.parts import Observations, arrays_of, is_image, map_parts, named, rows_of
@@ -149,8 +149,8 @@ class OfflineDataset:
             arrays["action_high"] = np.asarray(self.action_high, np.float64)
         for key, array in arrays.items():
             digest.update(f"{key}:{array.dtype.str}:{array.shape};".encode())
-            for part in chunks(array):
-                digest.update(np.ascontiguousarray(part).data)
+            for block in blocks(array):
+                digest.update(np.ascontiguousarray(block).data)
         return digest.hexdigest()
 
     def batch(self, discount: float | None = None) -> Batch:
@@ -180,7 +180,7 @@ def _read_only(array: Any) -> Any:
 
 
 def _mean_and_std(array: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    found = moments_of(chunks(array))
+    found = moments_of(blocks(array))
     return tuple(found.mean.tolist()), tuple(found.std.tolist())
 
 

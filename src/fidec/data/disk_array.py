@@ -20,7 +20,7 @@ from fidec.errors import DataError
 
 MAPPED_BYTES = 2**26  # smaller arrays of images are read into memory
 VECTOR_BYTES = 2**30  # likewise for arrays of vectors
-CHUNK_BYTES = 2**24  # read at a time by functions that process all rows
+BLOCK_BYTES = 2**24  # read at a time by functions that process all rows
 
 
 def worth_mapping(shape: tuple[int, ...], dtype: np.dtype) -> bool:
@@ -30,7 +30,7 @@ def worth_mapping(shape: tuple[int, ...], dtype: np.dtype) -> bool:
 
 
 def large_keys(headers: Mapping[str, tuple[tuple[int, ...], np.dtype]]) -> set[str]:
-    """The arrays of a data set that stay on the disk: all but columns of numbers, if they are large together."""
+    """The arrays of a data set to keep on disk: every array with more than one axis if together they exceed 1 GB."""
     size = {key: int(np.prod(shape, dtype=np.int64)) * dtype.itemsize for key, (shape, dtype) in headers.items()}
     wide = {key for key, (shape, _) in headers.items() if len(shape) > 1}
     together = sum(size[key] for key in wide) > VECTOR_BYTES
@@ -85,11 +85,11 @@ class FileRows:
 class Shards:
     """Arrays of several files as one, along the first axis."""
 
-    def __init__(self, parts: Sequence[FileRows]):
-        self.parts = list(parts)
-        self.starts = np.cumsum([0, *(len(part) for part in parts)])
-        self.shape = (int(self.starts[-1]), *parts[0].shape[1:])
-        self.dtype, self.ndim = parts[0].dtype, parts[0].ndim
+    def __init__(self, files: Sequence[FileRows]):
+        self.files = list(files)
+        self.starts = np.cumsum([0, *(len(file) for file in files)])
+        self.shape = (int(self.starts[-1]), *files[0].shape[1:])
+        self.dtype, self.ndim = files[0].dtype, files[0].ndim
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -97,14 +97,14 @@ class Shards:
     def __getitem__(self, index: Any) -> np.ndarray:
         if isinstance(index, slice):
             start, stop, _ = index.indices(len(self))
-            pairs = zip(self.parts, self.starts.tolist(), strict=False)
-            return np.concatenate([part[max(start - first, 0) : max(stop - first, 0)] for part, first in pairs])
+            pairs = zip(self.files, self.starts.tolist(), strict=False)
+            return np.concatenate([file[max(start - first, 0) : max(stop - first, 0)] for file, first in pairs])
         order = np.argsort(index, kind="stable")  # the rows of a file together, in its order
         wanted, rows = index[order], np.empty((len(index), *self.shape[1:]), self.dtype)
         bounds = np.searchsorted(wanted, self.starts)
-        for part, first, low, high in zip(self.parts, self.starts, bounds, bounds[1:], strict=False):
+        for file, first, low, high in zip(self.files, self.starts, bounds, bounds[1:], strict=False):
             if low < high:
-                rows[order[low:high]] = part[wanted[low:high] - first]
+                rows[order[low:high]] = file[wanted[low:high] - first]
         return rows
 
 
@@ -195,14 +195,14 @@ def row_bytes(array: Any) -> int:
     return int(np.prod(array.shape[1:], dtype=np.int64)) * array.dtype.itemsize
 
 
-def chunk_rows(array: Any) -> int:
+def block_rows(array: Any) -> int:
     """How many rows to read at a time."""
-    return max(1, CHUNK_BYTES // max(1, row_bytes(array)))
+    return max(1, BLOCK_BYTES // max(1, row_bytes(array)))
 
 
-def chunks(array: np.ndarray) -> Iterator[np.ndarray]:
-    """The rows in order, `CHUNK_BYTES` at a time."""
-    step = chunk_rows(array)
+def blocks(array: np.ndarray) -> Iterator[np.ndarray]:
+    """The rows in order, `BLOCK_BYTES` at a time."""
+    step = block_rows(array)
     array = cast(np.ndarray, as_rows(array)) if is_mapped(array) else array
     for start in range(0, len(array), step):
         yield array[start : start + step]
@@ -210,5 +210,5 @@ def chunks(array: np.ndarray) -> Iterator[np.ndarray]:
 
 def extremes(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The smallest and the largest value of every dimension."""
-    pairs = [(part.min(axis=0), part.max(axis=0)) for part in chunks(array)]
+    pairs = [(block.min(axis=0), block.max(axis=0)) for block in blocks(array)]
     return np.min([low for low, _ in pairs], axis=0), np.max([high for _, high in pairs], axis=0)

@@ -28,7 +28,7 @@ from fidec.data.cache import (
     write_sidecar,
 )
 from fidec.data.columns import is_data_file, require_keys
-from fidec.data.http_download import AddressError, Limits, Part, fetch
+from fidec.data.http_download import AddressError, Limits, PartialFile, fetch
 from fidec.data.npz import npz_headers
 from fidec.data.sources import d4rl
 from fidec.data.sources.d4rl import D4RL_FILES
@@ -161,36 +161,40 @@ def _get(file: OfficialFile, folder: Path, limits: Limits) -> Path:
             return _check_existing(target, file, progress)
         tried = []
         for url in file.urls:
-            part = Part(folder, file.name, url)
-            progress.message(f"downloading {url}" + (f", from byte {part.size()} on" if part.size() else ""))
+            partial = PartialFile(folder, file.name, url)
+            progress.message(f"downloading {url}" + (f", from byte {partial.size()} on" if partial.size() else ""))
             try:
-                sha256 = _fetch_checked(url, part, file, progress, limits)
+                sha256 = _fetch_checked(url, partial, file, progress, limits)
             except AddressError as error:
                 progress.message(f"{file.name}: {error}")
                 tried.append(f"  {url}\n    {error}")
-                if not part.size():
-                    part.clear()
+                if not partial.size():
+                    partial.clear()
                 continue
             except KeyboardInterrupt:
-                progress.message(f"stopped; {part.size()} bytes are kept, and the same command continues from there")
+                progress.message(
+                    f"stopped; {partial.size()} bytes are kept, and the same command continues from there"
+                )
                 raise
-            _install(part, target, url, sha256)
+            _install(partial, target, url, sha256)
             return target
     raise DataError(_failure(file, target, tried))
 
 
-def _fetch_checked(url: str, part: Part, file: OfficialFile, progress: Progress, limits: Limits) -> str | None:
+def _fetch_checked(
+    url: str, partial: PartialFile, file: OfficialFile, progress: Progress, limits: Limits
+) -> str | None:
     """Fetch and check. If a continued file fails the check, it is fetched once more from its beginning."""
     for last in (False, True):
-        announced, resumed = fetch(url, part, progress, limits)
+        announced, resumed = fetch(url, partial, progress, limits)
         expected = file.sha256 or announced
         try:
-            _check(part.path, file.name, expected)
+            _check(partial.path, file.name, expected)
             return expected
         except DataError as error:
-            part.clear()
+            partial.clear()
             if last or not resumed:
-                raise AddressError(str(error).replace(str(part.path), "the received file")) from error
+                raise AddressError(str(error).replace(str(partial.path), "the received file")) from error
             progress.message(f"{file.name}: the continued file is damaged; starting again")
     raise AssertionError  # the second round returns or raises
 
@@ -214,12 +218,12 @@ def _check(path: Path, name: str, sha256: str | None) -> None:
             raise DataError(f"{path}: {damaged} is damaged.")
 
 
-def _install(part: Part, target: Path, url: str, sha256: str | None) -> None:
+def _install(partial: PartialFile, target: Path, url: str, sha256: str | None) -> None:
     """Rename the file, after its record is in place: the file never exists without one."""
-    write_sidecar(part.path, origin="downloaded", url=url, checksum="known" if sha256 else "first use")
+    write_sidecar(partial.path, origin="downloaded", url=url, checksum="known" if sha256 else "first use")
     maker_record_path(target).unlink(missing_ok=True)  # of an earlier file
-    os.replace(part.record_path, sidecar_path(target))
-    os.replace(part.path, target)
+    os.replace(partial.record_path, sidecar_path(target))
+    os.replace(partial.path, target)
     fsync_directory(target.parent)
     for leftover in target.parent.glob(f".{target.name}.*.part*"):  # of other addresses
         leftover.unlink(missing_ok=True)

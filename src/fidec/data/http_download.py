@@ -1,8 +1,8 @@
 """Fetch one address into a file: continue a partial file, retry temporary errors, report permanent ones.
 
-pooch and huggingface_hub do not serve here: pooch starts every attempt with an empty file, huggingface_hub knows one
-host only, and a large file from a slow host must be continued after an interruption. `requests` honours HTTP_PROXY,
-HTTPS_PROXY and NO_PROXY.
+huggingface_hub for the mirrors and a plain GET for the official hosts would be shorter, and do less: it is optional,
+while `fidec data get` needs no further package, and a file of gigabytes from a slow host must be continued after an
+interruption. pooch starts every attempt with an empty file. `requests` honours HTTP_PROXY, HTTPS_PROXY and NO_PROXY.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Limits:
     backoff: float = 1.0  # pause before the second attempt; doubles
     longest_pause: float = 60.0
     progress: int = 2**20
-    chunk: int = 2**16
+    block: int = 2**16
 
 
 class AddressError(Exception):
@@ -63,7 +63,7 @@ class Version:
     sha256: str | None = None
 
 
-class Part:
+class PartialFile:
     """A partial file `.NAME.HASH.part`, one per address, so that bytes of two hosts are never mixed."""
 
     def __init__(self, folder: Path, name: str, url: str):
@@ -84,20 +84,20 @@ class Part:
     def record(self, version: Version) -> None:
         write_json(self.record_path, asdict(version))
 
-    def write(self, offset: int, chunks: Iterable[bytes], count: Callable[[int], None]) -> int:
-        """Cut the file at `offset`, append `chunks`, and return the new size."""
-        source = iter(chunks)
+    def write(self, offset: int, blocks: Iterable[bytes], count: Callable[[int], None]) -> int:
+        """Cut the file at `offset`, append `blocks`, and return the new size."""
+        source = iter(blocks)
         with open(self.path, "r+b" if self.path.exists() else "wb", buffering=0) as file:
             file.seek(offset)
             file.truncate()
-            while (chunk := next(source, None)) is not None:
+            while (block := next(source, None)) is not None:
                 try:
-                    left = memoryview(chunk)
+                    left = memoryview(block)
                     while left:
                         left = left[file.write(left) :]
                 except OSError as error:  # a full disk: another server would not help
                     raise DataError(f"cannot write {self.path}: {error.strerror}. Make room on the disk.") from error
-                count(len(chunk))
+                count(len(block))
             os.fsync(file.fileno())
             return file.tell()
 
@@ -106,29 +106,29 @@ class Part:
         self.record_path.unlink(missing_ok=True)
 
 
-def fetch(url: str, part: Part, progress: Progress, limits: Limits) -> tuple[str | None, bool]:
-    """Complete `part` from `url`; raises AddressError.
+def fetch(url: str, partial: PartialFile, progress: Progress, limits: Limits) -> tuple[str | None, bool]:
+    """Complete `partial` from `url`; raises AddressError.
 
     Returns the SHA-256 that the server announced, if any, and whether the bytes came in more than one request.
     """
-    failures, best, resumed = 0, part.size(), part.size() > 0
+    failures, best, resumed = 0, partial.size(), partial.size() > 0
     while True:
         try:
-            return _attempt(url, part, progress, limits), resumed
+            return _attempt(url, partial, progress, limits), resumed
         except TemporaryError as error:
-            failures = 1 if part.size() >= best + limits.progress else failures + 1
-            best, resumed = max(best, part.size()), part.size() > 0
+            failures = 1 if partial.size() >= best + limits.progress else failures + 1
+            best, resumed = max(best, partial.size()), partial.size() > 0
             if failures >= (limits.attempts if error.connected or resumed else limits.unreachable):
                 raise AddressError(f"{error} ({failures} attempts)") from error
             pause = min(max(limits.backoff * 2 ** (failures - 1), error.wait), limits.longest_pause)
-            progress.message(f"{part.name}: {error}; next attempt in {pause:g} s")
+            progress.message(f"{partial.name}: {error}; next attempt in {pause:g} s")
             time.sleep(pause)
 
 
-def _attempt(url: str, part: Part, progress: Progress, limits: Limits) -> str | None:
-    """One request. Returns the announced SHA-256 once the part is complete."""
-    known = part.version()
-    offset = part.size() if known.validator else 0
+def _attempt(url: str, partial: PartialFile, progress: Progress, limits: Limits) -> str | None:
+    """One request. Returns the announced SHA-256 once the partial is complete."""
+    known = partial.version()
+    offset = partial.size() if known.validator else 0
     if offset and offset == known.total:
         return known.sha256  # interrupted after the last byte, before the check
     headers = {"User-Agent": f"fidec/{metadata.version('fidec')}", "Accept-Encoding": "identity"}
@@ -136,22 +136,22 @@ def _attempt(url: str, part: Part, progress: Progress, limits: Limits) -> str | 
         # If-Range: a file that has changed meanwhile is sent from its beginning, with status 200.
         headers |= {"Range": f"bytes={offset}-", "If-Range": known.validator}
     with _open(url, headers, limits) as response:
-        _check_status(url, response, part)
-        version, offset = _read_headers(response, part, offset)
-        _check_space(part, version, offset)
+        _check_status(url, response, partial)
+        version, offset = _read_headers(response, partial, offset)
+        _check_space(partial, version, offset)
         if not offset:
-            part.clear()  # before the record: old bytes must never get the validator of a new version
-        part.record(version)
+            partial.clear()  # before the record: old bytes must never get the validator of a new version
+        partial.record(version)
         progress.restart(offset, version.total)
         try:
-            size = part.write(offset, response.iter_content(limits.chunk), progress.advance)
+            size = partial.write(offset, response.iter_content(limits.block), progress.advance)
         except requests.RequestException as error:
             stalled = "timed out" in str(error)
             text = f"no byte came for {limits.stall:g} s" if stalled else "the connection was lost"
-            raise TemporaryError(f"{text} after {part.size()} of {version.total or '?'} bytes") from error
+            raise TemporaryError(f"{text} after {partial.size()} of {version.total or '?'} bytes") from error
     if version.total is not None and size != version.total:
         if size > version.total:
-            part.clear()
+            partial.clear()
         raise TemporaryError(f"{size} bytes came instead of {version.total}")
     return version.sha256
 
@@ -167,12 +167,12 @@ def _open(url: str, headers: dict[str, str], limits: Limits) -> requests.Respons
         raise AddressError(_short(error)) from error
 
 
-def _check_status(url: str, response: requests.Response, part: Part) -> None:
+def _check_status(url: str, response: requests.Response, partial: PartialFile) -> None:
     status, headers = response.status_code, response.headers
     if url.startswith("https:") and not response.url.startswith("https:"):
         raise AddressError("it redirects to an address without encryption")
-    if status == 416:  # the part is longer than the file: they are different files
-        part.clear()
+    if status == 416:  # the partial is longer than the file: they are different files
+        partial.clear()
         raise TemporaryError("HTTP 416: the length of the file has changed")
     if status in _RETRY_STATUS:
         raise TemporaryError(f"HTTP {status} ({_printable(response.reason)})", _count(headers, "Retry-After") or 0)
@@ -182,7 +182,7 @@ def _check_status(url: str, response: requests.Response, part: Part) -> None:
         raise AddressError("it sends a web page (text/html) instead of data")
 
 
-def _read_headers(response: requests.Response, part: Part, offset: int) -> tuple[Version, int]:
+def _read_headers(response: requests.Response, partial: PartialFile, offset: int) -> tuple[Version, int]:
     """The version of the file, and where in the file the bytes of this answer begin."""
     headers = response.headers
     total = _count(headers, "Content-Length")
@@ -192,7 +192,7 @@ def _read_headers(response: requests.Response, part: Part, offset: int) -> tuple
         )
         first, last, whole = map(int, matches.groups()) if matches else (-1, -1, -1)
         if first != offset or last + 1 != whole or total not in (None, whole - offset):
-            part.clear()
+            partial.clear()
             raise TemporaryError(f"it sends another range than bytes {offset} to the end")
         total = whole
     else:
@@ -218,13 +218,13 @@ def _printable(text: str | None) -> str:
     return "".join(c if c.isprintable() else " " for c in " ".join((text or "").split()))[:200]
 
 
-def _check_space(part: Part, version: Version, offset: int) -> None:
-    free = shutil.disk_usage(part.path.parent).free
+def _check_space(partial: PartialFile, version: Version, offset: int) -> None:
+    free = shutil.disk_usage(partial.path.parent).free
     needed = (version.total or 0) - offset
     if needed > free:
         raise DataError(
-            f"{part.path.parent} has {free / 1e6:.1f} MB free, but {part.name} needs {needed / 1e6:.1f} MB more. "
-            "Make room, or choose another directory (--data-dir, FIDEC_DATA_DIR)."
+            f"{partial.path.parent} has {free / 1e6:.1f} MB free, but {partial.name} needs {needed / 1e6:.1f} MB "
+            "more. Make room, or choose another directory (--data-dir, FIDEC_DATA_DIR)."
         )
 
 

@@ -191,11 +191,7 @@ def _unpacked(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> 
 
 
 def _copy(
-    archive: zipfile.ZipFile,
-    member: zipfile.ZipInfo,
-    what: str,
-    *,
-    write: Callable[[bytes], Any] | None = None,
+    archive: zipfile.ZipFile, member: zipfile.ZipInfo, what: str, *, write: Callable[[bytes], Any] | None = None
 ) -> None:
     """Read a member to its end, where zipfile compares its CRC-32; `write` gets the bytes."""
     bar = Progress(member.file_size, name=what, unit="MB", enabled=member.file_size > 2**30)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fidec.data.disk_array import chunk_rows, chunks
+from fidec.data.disk_array import block_rows, blocks
 from fidec.parts import Observations, arrays_of, is_image, map_parts, named
 
 if TYPE_CHECKING:
@@ -26,23 +26,23 @@ class Moments(NamedTuple):
     high: np.ndarray
 
 
-def moments_of(parts: Iterable[np.ndarray]) -> Moments:
-    """The moments of rows that come in parts, in float64. Each part is read once.
+def moments_of(blocks: Iterable[np.ndarray]) -> Moments:
+    """The moments of rows that come in blocks, in float64. Each block is read once.
 
-    Means and sums of squares of two parts are merged by the formula of Chan, Golub and LeVeque (1979), which does not
+    Means and sums of squares of two blocks are merged by the formula of Chan, Golub and LeVeque (1979). It does not
     subtract large numbers from each other as a sum of squares does.
     """
     rows, mean, squares, low, high = 0, np.zeros(()), np.zeros(()), np.full((), np.inf), np.full((), -np.inf)
-    for part in parts:
-        own = part.sum(axis=0, dtype=np.float64) / len(part)
-        own_squares = np.square(part - own).sum(axis=0)
-        low, high = np.minimum(low, part.min(axis=0)), np.maximum(high, part.max(axis=0))
+    for block in blocks:
+        block_mean = block.sum(axis=0, dtype=np.float64) / len(block)
+        block_squares = np.square(block - block_mean).sum(axis=0)
+        low, high = np.minimum(low, block.min(axis=0)), np.maximum(high, block.max(axis=0))
         if not rows:
-            rows, mean, squares = len(part), own, own_squares
+            rows, mean, squares = len(block), block_mean, block_squares
             continue
-        step, total = own - mean, rows + len(part)
-        mean = mean + step * (len(part) / total)
-        squares = squares + own_squares + np.square(step) * (rows * len(part) / total)
+        step, total = block_mean - mean, rows + len(block)
+        mean = mean + step * (len(block) / total)
+        squares = squares + block_squares + np.square(step) * (rows * len(block) / total)
         rows = total
     std = np.sqrt(squares / rows)
     std = np.where(std > 1e-6 * np.abs(mean), std, 1.0)  # rounding in float32 is not variation
@@ -86,8 +86,8 @@ def data_statistics(datasets: Sequence[OfflineDataset]) -> dict[str, Any]:
     spec = datasets[0].spec
     observations = _columns(_features(datasets))
     mean, std = np.asarray(observations["mean"]), np.asarray(observations["std"])
-    far = np.concatenate([distances(part, mean, std) for part in _features(datasets)])
-    edge = sum(int((np.abs(part) > AT_BOUND).sum()) for each in datasets for part in chunks(each.actions))
+    far = np.concatenate([distances(block, mean, std) for block in _features(datasets)])
+    edge = sum(int((np.abs(block) > AT_BOUND).sum()) for each in datasets for block in blocks(each.actions))
     keys = {key: key.partition("/")[2] for key in named("observations", datasets[0].observations)}
     names = {part: found for key, part in keys.items() if (found := datasets[0].column_names(key)) is not None}
     said = {"names": datasets[0].column_names("actions"), "kind": datasets[0].info.get("action_kind")}
@@ -96,7 +96,7 @@ def data_statistics(datasets: Sequence[OfflineDataset]) -> dict[str, Any]:
         "observations": observations | ({"names": names.get("", names)} if names else {}),
         "distance": dict(zip(("p50", "p99", "max"), np.quantile(far, (0.5, 0.99, 1.0)).tolist(), strict=True)),
         "actions": _columns(
-            spec.to_user_units(part).astype(np.float64) for each in datasets for part in chunks(each.actions)
+            spec.to_user_units(block).astype(np.float64) for each in datasets for block in blocks(each.actions)
         )
         | {name: value for name, value in said.items() if value is not None},
         "at_bound": edge / sum(each.actions.size for each in datasets),
@@ -109,12 +109,12 @@ def _features(datasets: Sequence[OfflineDataset]) -> Iterator[np.ndarray]:
         rows = np.arange(each.size)
         if each.spec.images and each.size > FRAMES:
             rows = np.linspace(0, each.size - 1, FRAMES).astype(np.int64)
-        step = min(chunk_rows(array) for array in arrays_of(each.observations))
+        step = min(block_rows(array) for array in arrays_of(each.observations))
         for start in range(0, len(rows), step):
             chosen = rows[start : start + step]
             yield features_of(map_parts(lambda array, chosen=chosen: array[chosen], each.observations))
 
 
-def _columns(parts: Iterable[np.ndarray]) -> dict[str, list[float]]:
+def _columns(blocks: Iterable[np.ndarray]) -> dict[str, list[float]]:
     """Mean, standard deviation and range of each column, for JSON."""
-    return {name: value.tolist() for name, value in moments_of(parts)._asdict().items()}
+    return {name: value.tolist() for name, value in moments_of(blocks)._asdict().items()}

@@ -53,11 +53,7 @@ def describe_dataset(dataset: OfflineDataset) -> dict[str, Any]:
             "max": int(lengths.max()),
             "most_common": [[int(values[i]), int(counts[i])] for i in common],
         },
-        "episode_return": {
-            "min": float(returns.min()),
-            "mean": float(returns.mean()),
-            "max": float(returns.max()),
-        }
+        "episode_return": {"min": float(returns.min()), "mean": float(returns.mean()), "max": float(returns.max())}
         if dataset.has_rewards
         else None,
         "rewards": _histogram(dataset.rewards) if dataset.has_rewards else [],

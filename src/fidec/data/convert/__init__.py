@@ -21,7 +21,7 @@ from fidec.data.columns import user_path
 from fidec.data.convert import lerobot, minari
 from fidec.data.convert.rows import Rows, user_actions
 from fidec.data.dataset import OfflineDataset
-from fidec.data.disk_array import chunks
+from fidec.data.disk_array import blocks
 from fidec.data.npz import write_npz
 from fidec.data.source import load_dataset
 from fidec.data.sources.lerobot import load_folder as load_lerobot
@@ -139,7 +139,7 @@ def _write_npz(rows: Rows, out: Path, progress: Progress) -> tuple[list[str], li
     if rows.unlinked:
         for key in ("observations", "next_observations"):
             for name, array in named(key, getattr(dataset, key)).items():
-                members[name] = (array.shape, array.dtype), chunks(array)
+                members[name] = (array.shape, array.dtype), blocks(array)
         single = {"actions": user_actions(dataset), "masks": dataset.masks, "terminals": dataset.terminals}
         rewards = dataset.rewards
     else:
@@ -158,6 +158,6 @@ def _write_npz(rows: Rows, out: Path, progress: Progress) -> tuple[list[str], li
 
 
 def _blocks(rows: Rows, name: str, progress: Progress) -> Iterator[np.ndarray]:
-    for start, stop in rows.chunks():
+    for start, stop in rows.blocks():
         yield rows.observed(start, stop)[name]
         progress.update(stop)

@@ -12,7 +12,7 @@ from fidec.console import Progress
 from fidec.data.cameras import png
 from fidec.data.convert.rows import Rows, moved
 from fidec.data.dataset import OfflineDataset
-from fidec.data.disk_array import chunks
+from fidec.data.disk_array import blocks
 from fidec.data.sources.lerobot import STATE, VIDEO_PATHS
 from fidec.errors import DataError
 from fidec.extras import require
@@ -113,7 +113,7 @@ def _write_data(
     parquet = require("pyarrow.parquet", "tables", "LeRobot's format")
     path.parent.mkdir(parents=True)
     writer = None
-    for start, stop in rows.chunks():
+    for start, stop in rows.blocks():
         observed = rows.observed(start, stop)
         table: dict[str, Any] = {}
         for key, feature in features.items():
@@ -205,7 +205,7 @@ def _statistics(array: np.ndarray) -> dict[str, Any]:
 def _image_statistics(images: Any) -> dict[str, Any]:
     """Of each channel, in [0, 1], from the counts of all 256 levels."""
     counts = np.zeros((3, 256), np.int64)
-    for block in chunks(images):
+    for block in blocks(images):
         counts += [np.bincount(block[..., channel].reshape(-1), minlength=256) for channel in range(3)]
     levels, share = np.arange(256) / 255, counts / counts.sum(axis=1, keepdims=True)
     mean = share @ levels

@@ -12,7 +12,7 @@ import numpy as np
 from fidec.data.check import unlinked_rows
 from fidec.data.columns import ACTION_LIMIT, action_array
 from fidec.data.dataset import OfflineDataset
-from fidec.data.disk_array import CHUNK_BYTES, row_bytes
+from fidec.data.disk_array import BLOCK_BYTES, row_bytes
 from fidec.parts import arrays_of, named
 
 
@@ -69,10 +69,10 @@ class Rows:
             found[key][last] = following[key][rows[last]]
         return found
 
-    def chunks(self) -> Iterator[tuple[int, int]]:
+    def blocks(self) -> Iterator[tuple[int, int]]:
         """[start, stop) of blocks whose observations take little memory."""
         size = sum(map(row_bytes, arrays_of(self.dataset.observations)))
-        step = max(1, CHUNK_BYTES // max(1, size))
+        step = max(1, BLOCK_BYTES // max(1, size))
         for start in range(0, self.count, step):
             yield start, min(start + step, self.count)
 

@@ -103,9 +103,7 @@ def read_array(group: h5py.Group, key: str, where: str) -> np.ndarray:
     stored = min(item.id.get_storage_size(), Path(where).stat().st_size)
     if declared > MAX_RATIO * stored + UNWRITTEN:
         raise fail(
-            where,
-            full,
-            f" declares shape {item.shape} ({declared} bytes) but {stored} bytes are stored; not read.",
+            where, full, f" declares shape {item.shape} ({declared} bytes) but {stored} bytes are stored; not read."
         )
     try:
         return item[()]

@@ -87,10 +87,7 @@ class Layout:
             raise DataError(f"{self.root / 'meta/info.json'}: {text}")
         if self.version != "v3.0":
             return {
-                episode: (
-                    self._video(camera, episode_index=episode, episode_chunk=episode // self.chunks_size),
-                    0.0,
-                )
+                episode: (self._video(camera, episode_index=episode, episode_chunk=episode // self.chunks_size), 0.0)
                 for episode in wanted
             }
         prefix = f"videos/{camera}"

@@ -165,9 +165,7 @@ def _read_episode(group: h5py.Group, where: str, low: Any, high: Any) -> tuple[d
     for key in ("observations", "actions", "rewards", "terminations", "truncations"):
         if key not in group:
             raise fail(
-                where,
-                f"{name}/{key}",
-                f" is missing; the episode holds {', '.join(sorted(group)) or 'nothing'}.",
+                where, f"{name}/{key}", f" is missing; the episode holds {', '.join(sorted(group)) or 'nothing'}."
             )
     here, rows = f"{where}: {name}", _declared_rows(group, "actions") or 0
     if rows == 0:
