@@ -64,6 +64,18 @@ def rows_of(observations: Any) -> int:
     return len(arrays_of(observations)[0])
 
 
+def not_finite(array: np.ndarray, given: np.ndarray) -> str | None:
+    """Where an observation, of the numbers `given`, is not finite, and what to do; None if it is everywhere."""
+    finite = np.isfinite(array)
+    if finite.all():
+        return None
+    first = tuple(int(i) for i in np.argwhere(~finite)[0])
+    return (
+        f"at index {first[0] if len(first) == 1 else first} is {given[first]}: a policy needs finite numbers of "
+        f"{array.dtype}. Check the sensor, or hold its last value"
+    )
+
+
 def is_part_name(name: object) -> bool:
     """Whether a part may have this name. It becomes a key of files, a field of messages and a word of exports."""
     return isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name) is not None

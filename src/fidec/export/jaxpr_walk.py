@@ -214,17 +214,17 @@ def taken(operand: Value, indices: Value, parameters: Any) -> tuple[int, list[in
     return axis, places
 
 
-def along_axis(operand: Value, indices: Value, parameters: Any) -> int:
-    """The axis of a gather that is `np.take_along_axis` with indices of size 1 along the last axis.
-
-    KeyError if it is another kind of gather.
-    """
-    numbers, last = parameters["dimension_numbers"], len(operand.shape) - 1
+def along_axis(name: str, inputs: Sequence[Value], equation: Any) -> int | None:
+    """The axis of a call that is `np.take_along_axis` with indices of size 1 along the last axis; None for others."""
+    gathers = [inner for inner in called(equation).jaxpr.eqns if inner.primitive.name == "gather"]
+    if name != "take_along_axis" or not gathers:
+        return None
+    operand, indices = inputs
+    numbers, last = gathers[-1].params["dimension_numbers"], len(operand.shape) - 1
     if len(numbers.start_index_map) != 1 or numbers.collapsed_slice_dims != numbers.start_index_map:
-        raise KeyError("gather")
+        return None
     (axis,) = numbers.start_index_map
     batched = tuple(a for a in range(last) if a != axis)
     aligned = numbers.operand_batching_dims == numbers.start_indices_batching_dims == batched
-    if not aligned or numbers.offset_dims != (last,) or len(indices.shape) != last + 1 or indices.shape[-1] != 1:
-        raise KeyError("gather")
-    return axis
+    single = len(indices.shape) == last + 1 and indices.shape[-1] == 1
+    return axis if aligned and numbers.offset_dims == (last,) and single else None

@@ -104,7 +104,7 @@ def plain(text: Any) -> str:
 def readme(metadata: Mapping[str, Any], digest: str) -> str:
     """The model card; `digest` is the SHA-256 of metadata.json."""
     target, verification = metadata["target"], metadata["verification"]
-    noise = [each for each in metadata["inputs"] if each["name"] == "noise"]
+    noise = [entry for entry in metadata["inputs"] if entry["name"] == "noise"]
     (actions,) = metadata["outputs"]
     data, evaluation, step = metadata["data"], metadata["evaluation"], metadata["step"]
     lines = [
@@ -122,11 +122,11 @@ def readme(metadata: Mapping[str, Any], digest: str) -> str:
     if dials:
         lines.append(f"- Fixed at export: {', '.join(dials)}")
     lines += ["", "## Inputs and output", "", "| name | shape | type | content |", "|---|---|---|---|"]
-    for each in metadata["inputs"][: -1 if noise else None]:
-        lines.append(_row(each, each["units"] + _stacked(each)))
-    for each in noise:
-        parts = [_distribution(column) for column in each["columns"]]
-        lines.append(_row(each, "; ".join(parts) + "; zeros give the action without noise"))
+    for entry in metadata["inputs"][: -1 if noise else None]:
+        lines.append(_row(entry, entry["units"] + _stacked(entry)))
+    for entry in noise:
+        parts = [_distribution(column) for column in entry["columns"]]
+        lines.append(_row(entry, "; ".join(parts) + "; zeros give the action without noise"))
     bounds = f"units of the data, from {_numbers(actions['low'])} to {_numbers(actions['high'])}"
     if metadata["chunk"] > 1:
         bounds += f"; {metadata['chunk']} steps, of which the first {metadata['replan']} are played before the next"
@@ -166,17 +166,17 @@ def readme(metadata: Mapping[str, Any], digest: str) -> str:
 
 def _check(metadata: Mapping[str, Any], digest: str) -> list[str]:
     """How to find out whether the files are those that were exported."""
-    own = "`policy.py` compares itself and the arrays with the hashes in `metadata.json` when it is imported. "
+    checked = "`policy.py` compares itself and the arrays with the hashes in `metadata.json` when it is imported. "
     return [
         "## Check of the files",
         "",
         "A damaged file may give other actions without an error. "
-        + (own if metadata["target"] == "numpy" else "The program above does not check it. ")
+        + (checked if metadata["target"] == "numpy" else "The program above does not check it. ")
         + "In this directory (on macOS with `shasum -a 256`):",
         "",
         "```sh",
         "sha256sum --check <<END",
-        *(f"{each}  {name}" for name, each in {**metadata["files"], METADATA: digest}.items()),
+        *(f"{sha}  {name}" for name, sha in {**metadata["files"], METADATA: digest}.items()),
         "END",
         "```",
         "",
@@ -216,13 +216,13 @@ def noise_source(columns: Any, generator: str = "rng") -> str:
         else:
             function = {"normal": "standard_normal", "gumbel": "gumbel"}[column["distribution"]]
             parts.append(f"{generator}.{function}({'size=' if function == 'gumbel' else ''}{size})")
-    whole = parts[0] if len(parts) == 1 else f"np.concatenate([{', '.join(parts)}], axis=1)"
-    return f"{whole}.astype(np.float32)"
+    noise = parts[0] if len(parts) == 1 else f"np.concatenate([{', '.join(parts)}], axis=1)"
+    return f"{noise}.astype(np.float32)"
 
 
 def snippet(metadata: Mapping[str, Any]) -> str:
     """A program that runs beside the files."""
-    target, *parts = metadata["target"], *(each for each in metadata["inputs"] if each["name"] != "noise")
+    target, *parts = metadata["target"], *(entry for entry in metadata["inputs"] if entry["name"] != "noise")
     noise = metadata["inputs"][-1]["columns"] if len(metadata["inputs"]) > len(parts) else None
     first = {
         "onnx": [
@@ -243,14 +243,14 @@ def snippet(metadata: Mapping[str, Any]) -> str:
     lines = [*first, "", "batch = 1"]
     several = parts[0]["name"] != "observations"
     if several:
-        lines += ["observations = {", *(f'    "{_part(each)}": {_zeros(each)},' for each in parts), "}"]
+        lines += ["observations = {", *(f'    "{_part(entry)}": {_zeros(entry)},' for entry in parts), "}"]
     else:
         lines.append(f"observations = {_zeros(parts[0])}")
     if noise is not None:
         lines += ["rng = np.random.default_rng(0)", f"noise = {noise_source(noise)}"]
-    names = [f'observations["{_part(each)}"]' for each in parts] if several else ["observations"]
+    names = [f'observations["{_part(entry)}"]' for entry in parts] if several else ["observations"]
     names += [] if noise is None else ["noise"]
-    feed = ", ".join(f'"{each["name"]}": {name}' for each, name in zip(metadata["inputs"], names, strict=True))
+    feed = ", ".join(f'"{entry["name"]}": {name}' for entry, name in zip(metadata["inputs"], names, strict=True))
     calls = {
         "onnx": f'(actions,) = policy.run(["actions"], {{{feed}}})',
         "stablehlo": f"actions = act({', '.join(names)})",

@@ -96,14 +96,10 @@ class NumpyWriter:
         return self.assign(operations.TABLE[name](self, inputs, equation, number))
 
     def call(self, name: str, inputs: Sequence[Value], equation: Any) -> str | None:
-        inner = {each.primitive.name: each for each in called(equation).jaxpr.eqns}
-        if name == "take_along_axis" and "gather" in inner:
-            try:
-                axis = along_axis(inputs[0], inputs[1], inner["gather"].params)
-            except KeyError:
-                return None
+        if (axis := along_axis(name, inputs, equation)) is not None:
             return self.assign(f"np.take_along_axis({self.array(inputs[0])}, {self.array(inputs[1])}, {axis})")
-        if name == "solve" and "lu" in inner and len(inputs) == 2:
+        inner = {each.primitive.name for each in called(equation).jaxpr.eqns} if name == "solve" else ()
+        if "lu" in inner and len(inputs) == 2:
             return self.assign(f"np.linalg.solve({self.array(inputs[0])}, {self.array(inputs[1])})")
         return None
 

@@ -10,7 +10,6 @@ import numpy as np
 from fidec.errors import ConfigError
 from fidec.export import onnx_operations as operations
 from fidec.export.jaxpr_walk import Constant, Reference, Value, along_axis, walk
-from fidec.export.random_inputs import called
 from fidec.export.trace import Program, linear
 from fidec.extras import require
 
@@ -92,12 +91,7 @@ class OnnxWriter:
         return operations.TABLE[name](self, inputs, equation, number)
 
     def call(self, name: str, inputs: Sequence[Value], equation: Any) -> str | None:
-        inner = {each.primitive.name: each for each in called(equation).jaxpr.eqns}
-        if name != "take_along_axis" or "gather" not in inner:
-            return None
-        try:
-            axis = along_axis(inputs[0], inputs[1], inner["gather"].params)
-        except KeyError:
+        if (axis := along_axis(name, inputs, equation)) is None:
             return None
         indices = self.node("Expand", [self.array(inputs[1]), self.shape(equation.outvars[0].aval.shape)])
         return self.node("GatherElements", [self.array(inputs[0]), indices], axis=axis)
@@ -106,8 +100,8 @@ class OnnxWriter:
         return self.node("Gather", [column.name, self.constant(np.int64(step))], axis=0)
 
     def stack(self, rows: Sequence[Value]) -> str:
-        whole = [self.node("Unsqueeze", [self.array(row), self.integers([0])]) for row in rows]
-        return self.node("Concat", whole, axis=0)
+        stacked = [self.node("Unsqueeze", [self.array(row), self.integers([0])]) for row in rows]
+        return self.node("Concat", stacked, axis=0)
 
     def loop(self, equation: Any, inputs: Sequence[Value]) -> list[Value]:
         raise AssertionError("loops are unrolled")

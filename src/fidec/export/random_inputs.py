@@ -65,23 +65,23 @@ def _draw_of(equation: Any) -> Draw | None:
 
 def draws_of(jaxpr: Any) -> list[Draw]:
     """The draws of a program in their order. A draw in a loop has the length of the loop as its first axis."""
-    found: list[Draw] = []
+    draws: list[Draw] = []
     for equation in jaxpr.eqns:
         name = equation.primitive.name
         if draw := _draw_of(equation):
-            found.append(draw)
+            draws.append(draw)
         elif is_call(equation):
-            found += draws_of(called(equation).jaxpr)
+            draws += draws_of(called(equation).jaxpr)
         elif name == "scan":
             length = equation.params["length"]
             inner = draws_of(equation.params["jaxpr"].jaxpr)
-            found += [draw._replace(shape=(length, *draw.shape)) for draw in inner]
+            draws += [draw._replace(shape=(length, *draw.shape)) for draw in inner]
         elif name == "random_bits" or any(_has_bits(part) for part in inner_jaxprs(equation)):
             raise ConfigError(
                 f"the method draws random numbers in `{name}`, which cannot become an input; draws by "
                 "jax.random.normal, uniform and gumbel can, also in lax.scan"
             )
-    return found
+    return draws
 
 
 def _has_bits(jaxpr: Any) -> bool:

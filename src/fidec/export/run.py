@@ -255,9 +255,9 @@ def run_alone(target: str, directory: Path, sample: Sample) -> np.ndarray:
         words = ("-W", "ignore", script, target, str(directory.absolute()), str(inputs), str(outputs))
         ended = launch.run(*words, timeout=SECONDS, environ={"JAX_PLATFORMS": "cpu"})
         if ended is None or ended[0]:
-            said = "it took too long" if ended is None else (ended[1].strip().splitlines() or ["no message"])[-1]
+            reason = "it took too long" if ended is None else (ended[1].strip().splitlines() or ["no message"])[-1]
             print("" if ended is None else ended[1], end="", file=sys.stderr)
-            raise RunError(f"the export was written, but does not run: {said}")
+            raise RunError(f"the export was written, but does not run: {reason}")
         return np.load(outputs)
 
 

@@ -71,7 +71,7 @@ class Program(NamedTuple):
         """The types of the observations, one for each part, and of the noise, if there is any, by name."""
         names = [*named("observations", self.spec.observations(lambda part: part)), "noise"]
         variables = self.jaxpr.jaxpr.invars[len(self.weights) :]
-        types = [jax.ShapeDtypeStruct(each.aval.shape, each.aval.dtype) for each in variables]
+        types = [jax.ShapeDtypeStruct(variable.aval.shape, variable.aval.dtype) for variable in variables]
         return dict(zip(names, types, strict=False))
 
 
@@ -134,15 +134,15 @@ def record(policy: Policy, act: ActOptions, program: Program, batch: int) -> Cal
     def run(weights, observations, key):
         source = Recorder()
         evaluate(acting, [*weights, *arrays_of(observations), key], source)
-        margins = [margin(*each) for each in source.margins]
-        return source.drawn, [each for each in margins if each.shape == (batch,)]
+        margins = [margin(*choice) for choice in source.margins]
+        return source.drawn, [clear for clear in margins if clear.shape == (batch,)]
 
     def recorded(observations: Observations, key: Any) -> tuple[Any, Any]:
         drawn, margins = run(weights, observations, key)
-        noise = [column.pack(np.asarray(each)) for column, each in zip(program.columns, drawn, strict=False)]
+        noise = [column.pack(np.asarray(draw)) for column, draw in zip(program.columns, drawn, strict=False)]
         return (
             np.concatenate(noise, axis=1).astype(np.float32) if noise else None,
-            np.min([np.asarray(each) for each in margins], axis=0) if margins else None,
+            np.min(np.asarray(margins), axis=0) if margins else None,
         )
 
     return recorded

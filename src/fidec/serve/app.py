@@ -85,7 +85,7 @@ class App:
         app.router.add_get("/", self._root)
         app.router.add_post("/act", self._act)
         app.router.add_get("/health", self._health)
-        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/healthz", self._health)
         app.router.add_get("/metadata", self._metadata)
         app.router.add_get("/metrics", self._metrics)
         return app
@@ -167,12 +167,10 @@ class App:
         return self._json(answer)
 
     async def _health(self, request: Any) -> Any:
-        return self._json({"status": "stopping" if self._stopping else "ok"}, 503 if self._stopping else 200)
-
-    async def _healthz(self, request: Any) -> Any:
-        return self._web.Response(
-            text="stopping\n" if self._stopping else "OK\n", status=503 if self._stopping else 200
-        )
+        text, status = ("stopping", 503) if self._stopping else ("ok", 200)
+        if request.path == "/healthz":  # which openpi's clients ask
+            return self._web.Response(text="OK\n" if status == 200 else "stopping\n", status=status)
+        return self._json({"status": text}, status)
 
     async def _metadata(self, request: Any) -> Any:
         return self._json(self.server.describe())

@@ -89,7 +89,7 @@ class Monitor:
         self._seen = _columns(self.statistics, "observations", features)
         self._acted = _columns(self.statistics, "actions", spec.step_dim)
         self._usual = float(self.statistics["distance"]["p99"])
-        low, high = (np.asarray(each) for each in spec.bounds)
+        low, high = map(np.asarray, spec.bounds)
         self._middle, self._reach = (low + high) / 2, AT_BOUND * (high - low) / 2
         self._slack = ACTION_TOLERANCE * (high - low)  # the data itself was moved inside its bounds by less
         self._rows, self._count = np.zeros((WINDOW, len(_COLUMNS))), 0

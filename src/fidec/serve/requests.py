@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fidec.errors import ConfigError
-from fidec.parts import Frames, Observations
+from fidec.parts import Frames, Observations, not_finite
 from fidec.serve.serialization import Refused, array_of, describe, names_of
 from fidec.train.acting import DIALS, ActOptions
 from fidec.types import Part, Spec
@@ -176,15 +176,8 @@ class Reader:
             raise Refused("dtype", f"`{field}` is {array.dtype}, expected {part.dtype}")
         with np.errstate(over="ignore"):
             numbers = array.astype(part.dtype)
-        finite = np.isfinite(numbers)
-        if not finite.all():
-            first = tuple(int(i) for i in np.argwhere(~finite)[0])
-            place = first[0] if len(first) == 1 else first
-            raise Refused(
-                "not_finite",
-                f"`{field}` is {array[first]} at index {place}: a policy needs finite numbers of "
-                f"{part.dtype}. Check the sensor, or hold its last value",
-            )
+        if problem := not_finite(numbers, array):
+            raise Refused("not_finite", f"`{field}` {problem}")
         return numbers
 
     def _options(self, message: dict[str, Any]) -> ActOptions:

@@ -144,13 +144,13 @@ class Server:
         if self.monitor is not None:
             for name, value in self.monitor.figures().items():
                 gauges[f"fidec_monitor_{name}"] = (value, _MEANINGS[name])
-            usual = self.monitor.statistics
+            data = self.monitor.statistics
             gauges["fidec_data_observation_distance_p99"] = (
-                usual["distance"]["p99"],
+                data["distance"]["p99"],
                 "99 % quantile of the distance of the training data itself.",
             )
             gauges["fidec_data_action_dimensions_at_bound"] = (
-                usual["at_bound"],
+                data["at_bound"],
                 "Share of the training data's action dimensions at a bound.",
             )
         info = {name: self.facts[name] for name in ("server", "algo", "step") if name in self.facts}

@@ -140,7 +140,7 @@ def check_spaces(name: str, envs: EnvProcesses, spec: Spec) -> None:
     data does not have are named on stderr.
     """
     _check_parts(name, envs.observation_shape, spec)
-    shapes, types = (named("", each) for each in (envs.observation_shape, envs.observation_dtype))
+    shapes, types = named("", envs.observation_shape), named("", envs.observation_dtype)
     for part, key in zip(spec.inputs, shapes, strict=True):
         count, of_part = spec.stack_of(part), f" in the part {part.name!r}" if part.name else ""
         stacked = f" ({count} {'frames' if part.image else 'vectors'} stacked)" if count > 1 else ""
@@ -161,15 +161,15 @@ def check_spaces(name: str, envs: EnvProcesses, spec: Spec) -> None:
 
 def _check_parts(name: str, shape: Any, spec: Spec) -> None:
     """The environment has the parts of the data."""
-    found, wanted = list(shape) if isinstance(shape, dict) else [], [part.name for part in spec.parts]
-    if not wanted and found:
+    parts, wanted = list(shape) if isinstance(shape, dict) else [], [part.name for part in spec.parts]
+    if not wanted and parts:
         raise EnvError(
-            f"the environment {name} has observations with the parts {', '.join(found)}, but the data has a single "
+            f"the environment {name} has observations with the parts {', '.join(parts)}, but the data has a single "
             "array. Give the data the same parts (observations as a dictionary), or make one array of them, with "
             "gymnasium.wrappers.FlattenObservation"
         )
-    if missing := [each for each in wanted if each not in found]:
-        there = f"it has {', '.join(found)}" if found else "its observations are a single array"
+    if missing := [name for name in wanted if name not in parts]:
+        there = f"it has {', '.join(parts)}" if parts else "its observations are a single array"
         raise EnvError(
             f"the environment {name} has no part {', '.join(map(repr, missing))} in its observations: {there}, the "
             f"data has {', '.join(wanted)}"

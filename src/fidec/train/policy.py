@@ -22,7 +22,7 @@ import numpy as np
 from fidec import algos, compilation, rng
 from fidec.data.transforms import Pending
 from fidec.errors import CheckpointError, ConfigError
-from fidec.parts import Frames, Observations, arrays_of, is_part_name, only_parts
+from fidec.parts import Frames, Observations, arrays_of, is_part_name, not_finite, only_parts
 from fidec.register import unknown
 from fidec.store import files, trees
 from fidec.store.directories import read_directory, replacing_directory
@@ -159,9 +159,9 @@ class Policy:
     def _advice(self, observations: Observations, options: ActOptions, return_base: bool) -> str:
         """What to say about a call that compiles."""
         batch, shape = self.spec.leading(observations), _shapes(observations)
-        usual = self.act.given()
+        defaults = self.act.given()
         chosen = ["return_base=True"] * return_base
-        chosen += [f"{name}={value!r}" for name, value in options.given().items() if value != usual.get(name)]
+        chosen += [f"{name}={value!r}" for name, value in options.given().items() if value != defaults.get(name)]
         words = ", ".join(([str(batch[0] if len(batch) == 1 else batch)] if batch else []) + chosen)
         return (
             f"the policy compiles for observations of shape {shape}{' with ' if chosen else ''}{', '.join(chosen)}: "
@@ -286,20 +286,9 @@ def _shapes(observations: Observations) -> Any:
 def _array(part: Part, values: Any) -> np.ndarray:
     array = np.asarray(values, part.dtype)
     # The sum of squares is finite only if all numbers are, and takes less time than `np.isfinite`.
-    if array.dtype.kind == "f" and not math.isfinite(np.vdot(array, array)):
-        _check_finite(part.name, array)
+    if array.dtype.kind == "f" and not math.isfinite(np.vdot(array, array)) and (problem := not_finite(array, array)):
+        raise ConfigError(f"the observation{f' of the part {part.name!r}' if part.name else ''} {problem}")
     return array
-
-
-def _check_finite(part: str, observations: np.ndarray) -> None:
-    finite = np.isfinite(observations)
-    if not finite.all():
-        first = tuple(int(i) for i in np.argwhere(~finite)[0])
-        which = f" of the part {part!r}" if part else ""
-        raise ConfigError(
-            f"the observation{which} at index {first[0] if len(first) == 1 else first} is {observations[first]}: "
-            "a policy needs finite numbers. Check the sensor, or hold its last value"
-        )
 
 
 # --- reading: hashes are checked first, then every value that the use of a policy depends on
