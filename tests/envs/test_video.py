@@ -128,15 +128,17 @@ def test_only_a_mujoco_scene_that_is_not_drawn_is_blamed_on_opengl(env, words):
     assert _why_not_drawn(drawing(env), "SIGABRT").startswith("OpenGL cannot draw here")
 
 
-def test_whatever_is_raised_is_the_reason_why_there_is_no_video(tmp_path):
+def test_whatever_is_raised_is_the_reason_why_there_is_no_video(tmp_path, monkeypatch):
     """A policy that fails stands for an image or an encoder that does."""
 
     def failing(observations, ids, steps):
         raise ZeroDivisionError("division by zero")
 
-    make_env = partial(Reach, "rgb_array")
-    assessment: Any = SimpleNamespace(_record=lambda path, episodes: record(make_env, failing, path, seed=0))
-    reason = PolicyEvaluation.record(assessment, tmp_path / "x.mp4")
+    monkeypatch.setattr("fidec.train.evaluation.episode_policy", lambda *_: failing)
+    policy = SimpleNamespace(algorithm=None, state=None, spec=None)
+    env = SimpleNamespace(name="reach", function=lambda spec, render_mode: partial(Reach, render_mode))
+    saved: Any = SimpleNamespace(policy=policy, env=env, seed=0, step=0, spec=None, act=None, fresh=False)
+    reason = PolicyEvaluation.record(saved, tmp_path / "x.mp4")
     assert re.fullmatch(r"no video: ZeroDivisionError: division by zero \(test_video\.py:\d+\)", reason or "")
     assert list(tmp_path.iterdir()) == []
 
