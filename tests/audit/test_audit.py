@@ -12,7 +12,7 @@ from fidec import algos
 from fidec.algos.common.base import Transport
 from fidec.audit.figures import draw
 from fidec.audit.measure import ABSOLUTE, RELATIVE, Measurement, integrate, log_normal, measure
-from fidec.audit.run import NEIGHBOURS, nearest_states, neighbour_distances, state_kl, summarise
+from fidec.audit.run import NEIGHBOURS, account_of, nearest_states, neighbour_distances, state_kl, summarise
 from fidec.audit.text import sentences, trust_region_summary
 from fidec.data import dataset_from_arrays
 from fidec.geometry.landscapes import get
@@ -58,7 +58,8 @@ def transport(state, observations) -> Transport:
         return jnp.einsum("bij,bj->bi", matrix.reshape(-1, 2, 2), a) + shift + fold * (jnp.abs(a) - a)
 
     penalty = lambda a, key: jnp.sum(displacement(a) ** 2, axis=-1)  # noqa: E731
-    return Transport(velocity, lambda z: flow.sample(velocity, z), displacement, penalty, 0.5, "nats")
+    base = lambda z: flow.sample(velocity, z)  # noqa: E731
+    return Transport(velocity, base, displacement, penalty, 0.5, "nats", lambda a: a[:, 0])
 
 
 def run(observations: np.ndarray, samples: int = SAMPLES, seed: int = 0, **options) -> Measurement:
@@ -317,6 +318,44 @@ def test_the_figure_is_drawn_with_and_without_distances_and_finite_states(of, tm
     for result in (summarise(of("shift", "affine"), near), summary_of(of("infinite"))):
         draw(result, "title", tmp_path / "new" / "audit.png")
         assert (tmp_path / "new" / "audit.png").read_bytes().startswith(b"\x89PNG")
+
+
+# --- the account ----------------------------------------------------------------------------------------------
+
+
+def test_the_account_of_a_choice_less_noise_and_a_shift_is_the_closed_form():
+    """N(m, c^2 sigma^2), the best of N by the first component, moved by a constant."""
+    noise, count, shift = 0.5, 4, np.array([0.15, 0.25])
+    measured = run(observation(shift=shift)[None], noise_factor=noise, most_steps=32, samples=2000)
+    parts = account_of(measured, count, noise)
+    # log N(a) - log N(a + d) = (a d + d^2 / 2) / sigma^2, and the best first component has a mean above zero.
+    best = stats.norm.expect(lambda z: z * count * stats.norm.cdf(z) ** (count - 1))
+    expected = np.sum(shift**2 / 2 / np.square(SIGMA)) + noise * best * shift[0] / SIGMA[0]
+    assert parts["moved"] == pytest.approx(expected, abs=0.03)
+    assert parts["chose"] == pytest.approx(np.log(count) - (count - 1) / count, abs=0.01)
+    assert parts["narrowed"] == pytest.approx(2 * (-0.375 + np.log(2)))
+    assert parts["total"] == pytest.approx(parts["narrowed"] + parts["chose"] + parts["moved"])
+
+
+def test_a_map_that_lays_one_mode_on_another_costs_nothing_by_the_formula_and_is_warned_of(of):
+    measured = of("no displacement", "no displacement")
+    generator = np.random.default_rng(0)
+    shape = measured.moved.actions.shape
+    sides = lambda: np.where(generator.random(shape[:2]) < 0.5, -3.0, 3.0)[..., None] * [1.0, 0.0]  # noqa: E731
+    base, fresh = (sides() + 0.1 * generator.normal(size=shape) for _ in range(2))
+    away = np.where(base[..., :1] < 0, 6.0, 0.0) * [1.0, 0.0]
+    merged = measured.moved._replace(actions=base, displacement=away)  # its log ratio is that of no displacement
+    summary = summary_of(measured._replace(moved=merged, fresh=fresh))
+    assert summary["kl"]["mean"] == pytest.approx(0.0, abs=1e-4)
+    assert summary["kl"]["by_neighbours"] == pytest.approx(np.log(2), abs=0.1)
+    assert any("WARNING: by nearest neighbours" in text for text in sentences(summary))
+
+
+def test_neighbours_agree_with_the_formula_where_no_modes_merge(of):
+    for kind in ("shift", "affine", "no displacement", "narrow"):
+        kl = summary_of(of(kind))["kl"]
+        assert kl["by_neighbours"] == pytest.approx(kl["mean"], abs=0.15), kind
+        assert not any("nearest neighbours" in text and "WARNING" in text for text in sentences(summary_of(of(kind))))
 
 
 # --- neighbours ---------------------------------------------------------------------------------------------

@@ -44,4 +44,4 @@ def test_actions_keep_their_meaning_and_are_clipped_to_the_bounds(robot):
 
 def test_a_quantile_is_below_a_half():
     with pytest.raises(ConfigError, match=r"\[0, 0.5\), not 0.7"):
-        Transforms(0.7)
+        Transforms(action_quantile=0.7)

@@ -201,7 +201,8 @@ def make(config: Any, spec: Spec, *, residual_loss=residual_loss, solve_at: tupl
             return nets.chunk_factor * nets.constraint.penalty(Move(field, base, field(base)), model, key)
 
         model = Model.at(nets.behaviour, flow, observations, anchors=None)
-        return Transport(model.velocity, model.sample, field, penalty, nets.budget, nets.constraint.unit)
+        value = refined.value_of(nets.critic, state, observations)
+        return Transport(model.velocity, model.sample, field, penalty, nets.budget, nets.constraint.unit, value)
 
     displacement = lambda params, states, base, key: nets.residual.apply(params["residual"], states, base)  # noqa: E731
     act_with_base = refined.act_by(nets.critic, nets.behaviour, spec, displacement)

@@ -10,8 +10,12 @@ with log beta from the change of variables along the flow's ODE:
     log beta(x_1) = log N(x_0; 0, I) - int_0^1 div v(x_t, t) dt.
 
 Base actions come from an accurate solution of the same ODE, so their density is the one that is evaluated. The
-solver steps of each state are doubled until its KL no longer changes. Where the map folds, several base actions move
-to one point, and the formula is a lower bound. Clipping both policies to the action bounds can only lower the KL.
+solver steps of each state are doubled until its KL no longer changes. Where the map folds, or lays one mode of the
+behaviour on another, several base actions move to one point, and the formula is a lower bound. Clipping both policies
+to the action bounds can only lower the KL.
+
+A policy may draw its base actions with less noise, and choose the best of several moved ones. `fidec.ops.account` has
+what both cost.
 """
 
 from __future__ import annotations
@@ -65,6 +69,8 @@ class Measurement(NamedTuple):
     penalty: np.ndarray  # (n, k): the penalty that training kept below its budget
     score: np.ndarray  # (n, k, d): score of the flow at SCORE_TIME
     drawn: np.ndarray  # (n, k, d): base actions of the policy's own sampler, from the same noise
+    fresh: np.ndarray  # (n, k, d): base actions of that sampler, from other noise that is not scaled
+    value: np.ndarray  # (n, k): what the policy chooses by, of the moved actions; zeros if it does not choose
     budget: float
     unit: str
 
@@ -129,11 +135,16 @@ def measure(
     key: PRNGKey,
     most_steps: int = MOST_STEPS,
     report: Report | None = None,
+    noise_factor: float = 1.0,
 ) -> Measurement:
-    """Measure a policy at these states (n, ...), with `samples` base actions each. The same key, the same numbers."""
+    """Measure a policy at these states (n, ...), with `samples` base actions each. The same key, the same numbers.
+
+    Base actions are drawn with this factor of the noise.
+    """
     n = rows_of(observations)
     noise_key, penalty_key = rng.at(key, 0), rng.at(key, 1)
-    noise = np.asarray(jax.random.normal(noise_key, (n, samples, action_dim)))
+    noise = np.float32(noise_factor) * np.asarray(jax.random.normal(noise_key, (n, samples, action_dim)))
+    fresh = np.asarray(jax.random.normal(rng.at(key, 2), noise.shape))
     size = max(1, min(n, ROWS // (samples * (action_dim + 1))))
     solve, other = _compiled(transport_of, samples)
 
@@ -148,7 +159,7 @@ def measure(
     moved = _solve_until_settled(solve_rows, n, most_steps)
 
     def other_rows(some, number):
-        arrays = _flat(noise[some]), _flat(moved.actions[some])
+        arrays = _flat(noise[some]), _flat(fresh[some]), _flat(moved.actions[some])
         return other(state, _at(observations, some), *arrays, rng.at(penalty_key, number))
 
     others = _in_chunks(other_rows, np.arange(n), samples, size)
@@ -186,10 +197,13 @@ def _compiled(transport_of: TransportOf, samples: int) -> tuple[Callable[..., di
     def solve(state, observations, noise, steps):
         return push_forward(transport_at(state, observations), noise, steps)
 
-    def other(state, observations, noise, actions, key):
+    def other(state, observations, noise, fresh, actions, key):
         transport = transport_at(state, observations)
         score = scaled_score(transport.velocity, SCORE_TIME)
+        value = transport.value or (lambda actions: jnp.zeros(len(actions)))
         return {
+            "fresh": transport.base(fresh),
+            "value": value(jnp.clip(actions + transport.displacement(actions), -1.0, 1.0)),
             "penalty": transport.penalty(actions, key),
             "score": score(actions, key)[0],
             "drawn": transport.base(noise),

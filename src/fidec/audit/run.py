@@ -11,9 +11,11 @@ from fidec.audit.measure import ABSOLUTE, RELATIVE, SCORE_TIME, Measurement, Rep
 from fidec.data import OfflineDataset
 from fidec.data.windows import last_rows, steps_from
 from fidec.errors import ConfigError
+from fidec.ops import account
 from fidec.parts import arrays_of
 from fidec.stats import bootstrap_mean
 from fidec.store import versions
+from fidec.train.acting import AS_TRAINED, ActOptions
 from fidec.train.policy import Policy
 from fidec.train.training_data import check_fits, observations_at
 
@@ -30,28 +32,39 @@ def audit(
     states: int = 256,
     samples: int = 64,
     seed: int = 0,
+    act: ActOptions = AS_TRAINED,
     report: Report | None = None,
 ) -> dict[str, Any]:
     """Measure how far the policy has moved from its behaviour flow, at `states` random rows of the data.
 
-    Each state gets `samples` base actions. The same seed gives the same numbers. `report` is called with the number
-    of finished states and a text. The result has plain numbers and NumPy arrays; docs/audit.md explains its keys.
+    Each state gets `samples` base actions. `act` says how the policy draws and chooses them, by default as it acts:
+    the account is measured like that, all else with the whole noise and without a choice. The same seed gives the
+    same numbers. `report` is called with the number of finished states and a text. The result has plain numbers and
+    NumPy arrays; docs/audit.md explains its keys.
     """
     check_transport(policy)
     check_fits(policy, dataset)
+    options = act.resolved(policy.act)
     transport = policy.algorithm.transport
     assert transport is not None  # checked
     generator = np.random.default_rng([seed, 0])
     rows = np.sort(generator.choice(dataset.size, min(states, dataset.size), replace=False))
-    measured = measure(
-        transport,
-        policy.state,
-        observations_at(dataset, rows, policy.spec),
-        samples=samples,
-        action_dim=policy.spec.action_dim,
-        key=rng.stream(seed, "evaluate"),
-        report=report,
-    )
+
+    def measured_with(noise: float) -> Measurement:
+        return measure(
+            transport,
+            policy.state,
+            observations_at(dataset, rows, policy.spec),
+            samples=samples,
+            action_dim=policy.spec.action_dim,
+            key=rng.stream(seed, "evaluate"),
+            noise_factor=noise,
+            report=report,
+        )
+
+    measured = measured_with(1.0)
+    candidates, noise = options.candidates or 1, 1.0 if options.noise is None else options.noise
+    played = account_of(measured if noise == 1 else measured_with(noise), candidates, noise)
     if policy.spec.images:
         near = "observations are images, and distances between pixels do not tell which states are similar"
     elif dataset.size < 2:
@@ -68,6 +81,7 @@ def audit(
         "data": {"name": dataset.name, "source": dataset.source, "sha256": dataset.sha256, "rows": rows},
         "packages": {name: versions.version(name) for name in versions.PACKAGES},
         **summarise(measured, near),
+        "account": played,
     }
 
 
@@ -178,6 +192,46 @@ def state_kl(measured: Measurement) -> tuple[np.ndarray, np.ndarray]:
         return ratio.mean(axis=1), spread / np.sqrt(ratio.shape[1])
 
 
+def account_of(measured: Measurement, candidates: int, noise: float) -> dict[str, Any]:
+    """What less noise, the choice and the move cost, each in nats, as means over states; their sum is the KL.
+
+    `measured` has base actions that were drawn with this factor of the noise. The move is that of the actions which
+    are chosen. It may be negative where it undoes a part of the narrowing.
+    """
+    ratio = measured.moved.log_ratio.astype(np.float64)
+    finite = np.isfinite(ratio).all(axis=1)
+    weights = account.best_of_weights(measured.value[finite], candidates)
+    parts = {
+        "narrowed": account.noise_nats(noise, measured.moved.actions.shape[2]),
+        "chose": _mean(account.weights_nats(weights))["mean"],
+        "moved": _mean((weights * ratio[finite]).sum(axis=1))["mean"],
+    }
+    return {
+        **parts,
+        "total": sum(parts.values()) if finite.any() else None,
+        "candidates": candidates,
+        "most_chosen": account.best_of_nats(candidates),
+        "noise": noise,
+    }
+
+
+def neighbour_kl(measured: Measurement) -> float | None:
+    """The mean KL by distances between samples; None in many dimensions, or with few samples.
+
+    The same estimate without the move is taken off, and with it most of the estimate's bias.
+    """
+    moved, (_, samples, d) = measured.moved, measured.moved.actions.shape
+    finite = np.isfinite(moved.displacement).all(axis=(1, 2)) & np.isfinite(moved.actions).all(axis=(1, 2))
+    if d > account.MOST_DIMENSIONS or samples <= 2 * account.NEIGHBOUR or not finite.any():
+        return None
+    base, others = (array.astype(np.float64)[finite] for array in (moved.actions, measured.fresh))
+    costs = [
+        account.neighbour_kl(after, other) - account.neighbour_kl(before, other)
+        for before, after, other in zip(base, base + moved.displacement[finite], others, strict=True)
+    ]
+    return float(np.mean(costs))
+
+
 def _kl(measured: Measurement) -> dict[str, Any]:
     kl, error = state_kl(measured)
     folded = measured.moved.determinant <= 0
@@ -192,6 +246,7 @@ def _kl(measured: Measurement) -> dict[str, Any]:
         "unit": "nats",
         **_mean(some),
         "contraction": float(contraction.mean()) if len(some) else None,
+        "by_neighbours": neighbour_kl(measured),
         "standard_error_of_a_state": float(np.median(noise)) if len(noise) else None,
         "spread_over_states": float(np.sqrt(max(variance, 0.0))) if np.isfinite(variance) else None,
         "above": [

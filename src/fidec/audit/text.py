@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from fidec.ops import account
 from fidec.store.rundir import RunDirectory
 from fidec.train.stored import read_config
 
 # Nats. docs/audit.md has the measurements: below, at and above the distances that were best on three tasks.
 HARDLY, NEAR, FAR = 0.05, 0.5, 0.7
+FACTOR, MARGIN = 1.5, 0.15  # by which nearest neighbours may exceed the formula
 
 
 def follows(nats: float) -> str:
@@ -34,7 +36,7 @@ def follows(nats: float) -> str:
 def sentences(result: dict[str, Any]) -> list[str]:
     """What the numbers of `audit` say."""
     states, kl = result["states"], result["kl"]
-    text = [_spent(result)]
+    text = [_spent(result), *_account(result.get("account"))]
     if (chunk := result.get("chunk", 1)) > 1:
         text.append(f"The policy chooses chunks of {chunk} steps. All numbers are of whole chunks.")
     if kl["mean"] is not None:
@@ -45,6 +47,7 @@ def sentences(result: dict[str, Any]) -> list[str]:
         text.append(
             f"Of its mean, {density} is lower density and {contraction} contraction, -log det(I + grad delta)."
         )
+        text += _neighbours(kl)
     if kl["standard_error_of_a_state"] is not None and np.isfinite(kl["standard_error_of_a_state"]):
         error = number(kl["standard_error_of_a_state"])
         text.append(f"The KL of one state has a standard error of {error} ({result['samples']} actions).")
@@ -80,6 +83,37 @@ def _spent(result: dict[str, Any]) -> str:
         f"Training kept the penalty at {number(penalty['mean'])} (budget {number(penalty['budget'])}); "
         f"measured as KL the policy spends {spent}."
     )
+
+
+def _account(parts: dict[str, Any] | None) -> list[str]:
+    """How the policy acts, and what that costs; nothing for one that draws one action with the whole noise."""
+    if parts is None or parts["total"] is None or (parts["candidates"] == 1 and parts["noise"] == 1):
+        return []
+    return [
+        f"As it acts, it chose {number(parts['chose'])} nats (the best of {parts['candidates']}: at most "
+        f"{number(parts['most_chosen'])}), moved {number(parts['moved'])} at the chosen actions, and "
+        f"{narrowed(parts['noise'], parts['narrowed'])}."
+    ]
+
+
+def _neighbours(kl: dict[str, Any]) -> list[str]:
+    """The KL by distances between samples, and a warning where it is far above the formula."""
+    near = kl["by_neighbours"]
+    if near is None or kl["mean"] is None:
+        return []
+    if near <= FACTOR * max(kl["mean"], HARDLY) + MARGIN:
+        return [f"By nearest neighbours it is {number(near)} nats."]
+    return [
+        f"WARNING: by nearest neighbours it is {number(near)} nats: the map may lay one mode of the behaviour on "
+        "another, which the formula does not see. The KL above is a lower bound."
+    ]
+
+
+def narrowed(noise: float, nats: float) -> str:
+    """What less noise costs."""
+    if noise == 1:
+        return "drew with all of the noise"
+    return f"narrowed {number(nats)} by drawing with {noise:g} of the noise, which leaves no data behind"
 
 
 def _solver(result: dict[str, Any]) -> list[str]:
@@ -166,7 +200,15 @@ def end_of_training(directory: Path) -> str | None:
     controlled = getattr(config.options, "multiplier", None) == "controlled"
     how = {"playable": config.env_name is not None, "controlled": controlled}
     text = trust_region_summary(penalties, multipliers, *config.options.trust_region(), **how)
-    return text.replace("RUN", str(directory))
+    return (_choice(config.candidates or 1, config.noise) + text).replace("RUN", str(directory))
+
+
+def _choice(candidates: int, noise: float | None) -> str:
+    """What the policy chooses, which is no part of the budget; empty if it draws one action with the whole noise."""
+    most = number(account.best_of_nats(candidates))
+    parts = [f"chose at most {most} nats, the best of {candidates}"] if candidates > 1 else []
+    parts += [] if noise in (None, 1) else [f"drew with {noise:g} of the noise"]
+    return f"{' and '.join(parts)}, among the clone's own actions; " if parts else ""
 
 
 def trust_region_summary(

@@ -200,7 +200,7 @@ def _compared(config: RunConfig) -> dict[str, Any]:
     values = {name: getattr(config, name) for name in ("steps", "online_steps", "env", "init_from")}
     values |= config.fixed()
     if config.online_steps:  # without the fields that the data decides or that do not change the run
-        left_out = ("reward_shift", "max_failures")
+        left_out = ("reward_shift", "reward_done", "max_failures")
         values |= {f"online.{name}": v for name, v in asdict(config.online).items() if name not in left_out}
     return values
 

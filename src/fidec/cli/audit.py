@@ -31,6 +31,10 @@ class AuditArgs:
     """Data source of the states; by default the run's own training data."""
     data_dir: Path | None = None
     """Directory with OGBench data files; by default the run's."""
+    candidates: int | None = None
+    """Moved actions among which the policy chooses. By default as it acts."""
+    noise: float | None = None
+    """Factor of the policy's random draws. By default as it acts."""
     out: Path | None = None
     """Directory for audit.png and audit.json; by default RUN/audit."""
     json: bool = False
@@ -50,6 +54,7 @@ def main(argv: list[str]) -> int:
     from fidec.console import Progress
     from fidec.store import files
     from fidec.store.rundir import check_links
+    from fidec.train.acting import ActOptions
     from fidec.train.policy import load_policy
     from fidec.train.training_data import check_fits, data_of
 
@@ -69,6 +74,7 @@ def main(argv: list[str]) -> int:
             states=args.states,
             samples=args.samples,
             seed=args.seed,
+            act=ActOptions(candidates=args.candidates, noise=args.noise),
             report=lambda settled, text: progress.update(settled, solving=text),
         )
     text, picture = sentences(measured), out / "audit.png"

@@ -4,7 +4,8 @@
     1 file          data.sources               arrays by name; nothing is unpickled
     2 columns       data.columns               checked float32 (uint8 for images), actions in [-1, 1]
     3 episodes      data.arrays                an `OfflineDataset`: next rows, masks and ends, within episodes
-    4 view          Transforms.view            actions by the range that the data uses, then late observations
+    4 view          Transforms.view            rewards by a rule, actions by the range that the data uses, then late
+                                               observations
     5 hold-out      Transforms.split           without the episodes that are only validated
     6 windows       batches.host_source        rewards and masks over n steps
     7 batch         batches.sample_rows        rows that seed and step choose: frames stacked, chunks of actions
@@ -15,6 +16,9 @@ A stage takes what the one before gives. The specification, the statistics of st
 those of the data after stage 4. The proposals of a frozen flow are one more column, for the rows after stage 5, by
 the same gathering (`batches.map_batches`). Rows that are collected online have stages 3 and 4 from the environments'
 wrappers (`envs.control`). They take stage 6 by `windows.WindowBuilder`, and stages 7 and 8 with the offline rows.
+
+The rule of stage 4. Some tasks count what is not done yet: -3, -2, -1, and 0 when all is done. Then a policy learns
+to keep what is done, and hardly to finish. `sparse` is -1 in each step, and 0 where the task is done.
 
 The range of stage 4. Logged commands often fill a small part of what a robot could do. [-1, 1] is then nearly empty,
 and a unit of noise or of displacement is large compared with the data. The range of the data takes the place of the
@@ -32,7 +36,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -42,6 +46,9 @@ from fidec.data.disk_array import is_mapped, take
 from fidec.errors import ConfigError, DataError
 from fidec.parts import map_parts
 
+RewardRule = Literal["given", "sparse", "auto"]
+FEW = 32  # rewards of a task that counts
+SAMPLE = 100_000  # rows among which rewards are counted
 Bounds = tuple[tuple[float, ...], tuple[float, ...]]
 PENDING = "pending"  # the part with the actions on their way, of observations that have parts
 _ROWS = ("observations", "actions", "rewards", "masks", "terminals", "next_observations", "next_actions")
@@ -51,6 +58,9 @@ _ROWS = ("observations", "actions", "rewards", "masks", "terminals", "next_obser
 class Transforms:
     """What a run does to whole data sets, in this order."""
 
+    reward_rule: RewardRule = "given"
+    """Rewards as they are (given), 0 at the highest one and -1 else (sparse), or sparse if they `count_what_is_left`
+    (auto)."""
     action_quantile: float | None = None
     """Which quantile of each action dimension is -1; the opposite one is 1. None keeps the bounds."""
     delay: int = 0
@@ -63,10 +73,14 @@ class Transforms:
             raise ConfigError(f"action_quantile must lie in [0, 0.5), not {self.action_quantile}")
 
     def view(self, *datasets: OfflineDataset, bounds: Bounds | None = None) -> list[OfflineDataset]:
-        """The data sets as the policy sees them. `dataset.info` has the range and the delay.
+        """The data sets as the policy sees them. `dataset.info` has the highest reward, the range and the delay.
 
-        All have the quantiles of the first, or the `bounds` of a policy that was trained with such quantiles.
+        All have the rule and the quantiles of the first, or the `bounds` of a policy that was trained with such
+        quantiles.
         """
+        if self.reward_rule == "sparse" or (self.reward_rule == "auto" and count_what_is_left(datasets[0])):
+            highest = float(datasets[0].rewards.max())
+            datasets = tuple(sparse(dataset, highest) for dataset in datasets)
         if self.action_quantile is None and not self.delay:
             return list(datasets)
         for dataset in datasets:
@@ -84,6 +98,26 @@ class Transforms:
     def split(self, dataset: OfflineDataset) -> tuple[OfflineDataset, OfflineDataset | None]:
         """The data to train on, and the held-out episodes, if there are any."""
         return hold_out(dataset, self.held_out) if self.held_out else (dataset, None)
+
+
+def count_what_is_left(dataset: OfflineDataset) -> bool:
+    """Whether rewards are a few numbers, more than two, the highest one where the task is done and only there.
+
+    The task is done in rows with mask 0.
+    """
+    values = np.unique(dataset.rewards[:: max(1, dataset.size // SAMPLE)])
+    if not 2 < len(values) <= FEW:
+        return False
+    return bool(np.array_equal(dataset.rewards == dataset.rewards.max(), dataset.masks == 0))
+
+
+def sparse(dataset: OfflineDataset, highest: float) -> OfflineDataset:
+    """The same data with a reward of 0 at the highest one, and -1 else."""
+    return replace(
+        dataset,
+        rewards=np.where(dataset.rewards >= highest, 0, -1).astype(np.float32),
+        info={**dataset.info, "reward_done": highest},
+    )
 
 
 def quantile_bounds(dataset: OfflineDataset, quantile: float) -> Bounds:

@@ -39,6 +39,7 @@ class Row(TypedDict, total=False):
     seed: int
     value: float | None
     kl: float | None
+    kl_neighbours: float | None
     off: float | None
     displacement: float | None
     folded: float | None

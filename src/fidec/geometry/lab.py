@@ -23,7 +23,7 @@ from fidec.algos.constraints import Constraint, Model, Move
 from fidec.algos.constraints.renoised import Renoised
 from fidec.algos.fidec_closed_form import walk
 from fidec.geometry.landscapes import Landscape
-from fidec.ops import fisher, flow, jacobian, values
+from fidec.ops import account, fisher, flow, jacobian, values
 from fidec.types import Params, PRNGKey
 
 MEASURE_KEY = 2**31 - 1  # all maps are measured at the same samples
@@ -292,12 +292,20 @@ def measure_closed_form(
 
 
 def rows(landscape: Landscape, method: str, unit: str, budgets, truth: Truth, **more: Any) -> list[dict[str, Any]]:
-    """One dictionary for each seed and budget."""
+    """One dictionary for each seed and budget.
+
+    `kl` is a lower bound where the map folds or lays one mode on another; `kl_neighbours`, by distances between
+    samples, sees both.
+    """
+    fresh = np.asarray(landscape.sample(jax.random.key(1), truth.actions.shape[-2]), np.float64)
+    moved = np.asarray(truth.actions, np.float64)
     numbers = jax.tree.map(np.asarray, truth._replace(actions=None))
     out = []
     for seed, index in np.ndindex(*numbers.value.shape):
         own = {name: np.asarray(value)[seed, index].item() for name, value in more.items()}
         fields = {name: value[seed, index].tolist() for name, value in numbers._asdict().items() if value is not None}
+        finite = bool(np.isfinite(moved[seed, index]).all())
+        fields["kl_neighbours"] = account.neighbour_kl(moved[seed, index], fresh) if finite else None
         head = {"landscape": landscape.name, "method": method, "budget": budgets[index], "unit": unit, "seed": seed}
         out.append({**head, **fields, **own})
     return out

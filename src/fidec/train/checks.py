@@ -65,7 +65,7 @@ def data_warnings(config: RunConfig, dataset: OfflineDataset) -> list[str]:
 
 
 def with_data(config: RunConfig, dataset: OfflineDataset) -> RunConfig:
-    """The configuration with the data's reward shift for the online phase, which is checked against the data."""
+    """The configuration with the data's rewards for the online phase, which is checked against the data."""
     if not config.online_steps:
         return config
     if dataset.spec.parts:
@@ -75,10 +75,12 @@ def with_data(config: RunConfig, dataset: OfflineDataset) -> RunConfig:
             "--online-steps, or join vectors to one array, in the data and in the environment"
         )
     check_buffer(config.online, dataset.size, config.batch_size)
-    if config.online.reward_shift is not None:
-        return config
-    online = dataclasses.replace(config.online, reward_shift=float(dataset.info.get("reward_shift") or 0.0))
-    return dataclasses.replace(config, online=online)
+    of_data = {
+        "reward_shift": float(dataset.info.get("reward_shift") or 0.0),
+        "reward_done": dataset.info.get("reward_done"),
+    }
+    missing = {name: value for name, value in of_data.items() if getattr(config.online, name) is None}
+    return dataclasses.replace(config, online=dataclasses.replace(config.online, **missing))
 
 
 def check_method(config: RunConfig, dataset: OfflineDataset, spec: Spec, initial: Initial | None) -> None:

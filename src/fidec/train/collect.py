@@ -40,15 +40,21 @@ def make_explorer(algorithm: Algorithm, seed: int, action_dim: int) -> Any:
     return partial(actions, rng.stream(seed, "explore"))
 
 
-def rows_of(transitions: list[Transition], spec: Spec, reward_shift: float) -> Rows:
-    """Transitions as the buffer stores them. Of stacked observations the next one is the newest alone."""
+def rows_of(transitions: list[Transition], spec: Spec, config: OnlineConfig) -> Rows:
+    """Transitions as the buffer stores them, with rewards as in training.
+
+    Of stacked observations the next one is the newest alone.
+    """
+    rewards = np.array([each.reward + (config.reward_shift or 0.0) for each in transitions], np.float32)
+    if config.reward_done is not None:
+        rewards = np.where(rewards >= config.reward_done, 0, -1).astype(np.float32)
     newest = spec.newest(spec.inputs[0])
     actions = np.stack([each.action for each in transitions]).astype(np.float32)
     following = np.stack([each.next_observation for each in transitions])
     batch = Batch(
         observations=np.stack([each.observation for each in transitions]),
         actions=actions,
-        rewards=np.array([each.reward + reward_shift for each in transitions], np.float32),
+        rewards=rewards,
         masks=np.array([not each.terminated for each in transitions], np.float32),
         next_observations=following[..., -newest:],
         next_actions=actions,

@@ -24,7 +24,8 @@ from fidec.train.acting import ActOptions
 _BY_PROTOCOL = cast(int, None)  # None until `resolve` takes the value of the task's protocol
 PROTOCOL_FIELDS = ("steps", "eval_interval", "eval_episodes")
 # Of runs whose preset does not say otherwise (`Method.runs`).
-USUAL = {"flow_updates": 0, "value_start": "zero", "reward_scale": 1.0}
+USUAL = {"flow_updates": 0, "value_start": "zero", "reward_scale": 1.0, "reward_rule": "given"}
+USUAL |= {"candidates": 1, "noise": 1.0}
 PATHS = ("data_dir", "out", "init_from", "flow")
 
 
@@ -56,6 +57,9 @@ class OnlineConfig:
     reward_shift: float | None = None
     """Added to the environment's rewards before they are stored. By default the same as was added to the data's
     rewards: -1 for D4RL's antmaze files (d4rl:ID), else 0."""
+    reward_done: float | None = None
+    """With --reward-rule: the environment's reward, after the shift, at which the task counts as done. By default the
+    highest one of the data, if the rule changes its rewards."""
     freeze_flow: bool | None = None
     """Stop training the behaviour flow when the online phase begins. Only for methods that have one. By default on
     if the flow was trained first (--flow, --flow-updates), else off."""
@@ -164,6 +168,10 @@ class RunConfig:
     """Factor of the rewards in training. data: one over the standard deviation of the data's returns, so that values
     vary by about 1. Evaluations report returns in the environment's own units. By default as in the preset, else
     1."""
+    reward_rule: Literal["given", "sparse", "auto"] | None = None
+    """Rewards in training: as in the data (given), or -1 in each step and 0 at the highest reward (sparse). auto is
+    sparse for tasks that count what is left: a few rewards, the highest where the task is done and only there. By
+    default as in the preset, else given."""
     batch_size: int = 256
     """Transitions in a batch, drawn uniformly with replacement."""
     frame_stack: int = 3
@@ -210,8 +218,12 @@ class RunConfig:
     scale_actions: bool = False
     """Stretch the action bounds of the data to those of the environment, if they differ, as if its actions were given
     in other units. By default an environment with other bounds is refused."""
-    candidates: int = 1
-    """Actions that the policy draws for each observation. With more than 1 the critic chooses among them."""
+    candidates: int | None = None
+    """Actions that the policy draws for each observation. With more than 1 the critic chooses among them. By default
+    as in the preset, else 1."""
+    noise: float | None = None
+    """Factor of the policy's random draws when it acts: 1 as published, 0 without noise. By default as in the preset,
+    else 1. Data is collected online with 1."""
     track: Literal["wandb", "trackio", "mlflow"] | None = None
     """Also send the numbers of the logs to this tracker, as a run of its project fidec. The tracker's own environment
     variables say where it keeps them. If it fails, the run goes on without it. TensorBoard's files are always in
@@ -241,7 +253,7 @@ class RunConfig:
     @property
     def act(self) -> ActOptions:
         """How the policy acts by default, in evaluations and later."""
-        return ActOptions(candidates=self.candidates)
+        return ActOptions(candidates=self.candidates, noise=self.noise)
 
     @property
     def has_flow(self) -> bool:
@@ -261,7 +273,7 @@ class RunConfig:
     @property
     def transforms(self) -> Transforms:
         """What the run does to whole data sets, before it draws rows from them."""
-        return Transforms(self.action_quantile, self.delay, self.held_out)
+        return Transforms(self.reward_rule or "given", self.action_quantile, self.delay, self.held_out)
 
     @property
     def env_name(self) -> str | None:
@@ -300,6 +312,7 @@ class RunConfig:
             _at_least(1, name, getattr(self, name))
         for name in ("seed", "delay", "eval_interval", "eval_envs", "flow_updates", "patience"):
             _at_least(0, name, getattr(self, name))
+        _ = self.act  # checks its options
         if self.reward_scale not in (None, "data") and not 0 < self.reward_scale < float("inf"):
             raise ConfigError(f"reward_scale must be a positive number or data, not {self.reward_scale}")
         if self.memory_limit is not None and not self.memory_limit >= 0:

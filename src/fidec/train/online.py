@@ -283,7 +283,7 @@ class Online:
         if not transitions:
             self._log(ended)
             return
-        rows = rows_of(transitions, self.spec, self.config.reward_shift or 0.0)
+        rows = rows_of(transitions, self.spec, self.config)
         if self.config.collect == "episode":
             batch = rows.batch._replace(next_actions=next_actions(rows))
             if self.discount is not None:

@@ -66,6 +66,8 @@ def stage_config(config: RunConfig, out: Path, episodes: int) -> RunConfig:
         value_start="zero",
         reward_scale=1.0,
         init_from=None,
+        candidates=1,
+        noise=1.0,
         validation=validation,
         check_data=False,
         split_critics=False,

@@ -54,7 +54,8 @@ def protocol_values(task: str | None, algo: str, setting: str = "offline") -> di
 def with_protocol(config: RunConfig) -> RunConfig:
     """The configuration with steps and evaluations of the task's protocol where they were not given.
 
-    The flow's updates, the start and the scale of values are those of the preset.
+    What the preset says of a run (`Method.runs`) comes next: the flow, returns and values, and how the policy acts.
+    A flow takes at most two updates for each step of the rest.
     """
     values = protocol_values(config.task, config.algo, config.setting) | USUAL
     runs = algos.get(config.algo).runs.get(config.preset, {})
@@ -62,6 +63,7 @@ def with_protocol(config: RunConfig) -> RunConfig:
         raise ConfigError(f"the preset {config.preset} of {config.algo} sets up runs: it cannot set {name}")
     if config.init_from is None:  # else as in the run that it starts from
         values |= runs
+    values["flow_updates"] = min(values["flow_updates"], 2 * (config.steps or values["steps"]))
     if "n_step" in values:
         values["n_step"] = max(values["n_step"], config.chunk)
     if config.flow is not None:

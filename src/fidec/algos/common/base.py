@@ -110,6 +110,8 @@ class Transport(NamedTuple):
     budget: float
     unit: str
     """Unit of the budget: `nats` or `of the penalty`."""
+    value: Callable[[Any], Any] | None = None
+    """The values by which the policy chooses among moved actions; None if it does not."""
 
 
 @runtime_checkable

@@ -45,6 +45,11 @@ class RefinedConfig(options.BehaviourConfig):
         return constraints.BUDGETS[unit] if self.budget is None else self.budget, unit
 
 
+def value_of(critic: Any, state: State, observations: Any) -> Callable[[jax.Array], jax.Array]:
+    """The value of actions by which one of several is chosen: the mean of the critics."""
+    return lambda actions: critic.apply(state.params["critic"], observations, actions).mean(axis=0)
+
+
 def act_by(
     critic: Any, behaviour: backbone.FlowPolicy, spec: Spec, displacement: Callable[..., jax.Array]
 ) -> ActWithBase:
@@ -61,7 +66,7 @@ def act_by(
         actions = jnp.clip(base + strength * displacement(state.params, observations, base, key), -1.0, 1.0)
         if candidates == 1:
             return actions[0], base[0]
-        q = critic.apply(state.params["critic"], observations, actions).mean(axis=0)
+        q = value_of(critic, state, observations)(actions)
         return policies.best_of(actions, q), policies.best_of(base, q)
 
     return act_with_base

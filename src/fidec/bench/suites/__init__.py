@@ -38,6 +38,8 @@ RUN_OPTIONS = (
     "normalize_observations",
     "value_start",
     "reward_scale",
+    "reward_rule",
+    "noise",
 )
 
 
