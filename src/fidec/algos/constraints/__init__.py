@@ -7,9 +7,7 @@ are two kinds:
   scores s_k.
 - `KL`: an estimate of KL(refined || behaviour) in nats.
 
-`precision` and `information` are the cost of a shift in nats: they are not divided by a trace, so they know how wide
-the behaviour is.
-
+`precision` and `information` are the cost of a shift in nats: without a trace, they know how wide the behaviour is.
 A new constraint is one module of this package with a `CONSTRAINT`, or an entry point of the group
 `fidec.constraints`. It is a frozen dataclass that derives from `Constraint`, `Quadratic` or `KL`. Its fields are
 options of FiDec.
@@ -101,10 +99,9 @@ class Constraint:
         return costs.mean()
 
     def chunk_factor(self, chunk: int) -> float:
-        """The factor of the penalty for chunks of actions. The budget is that of a whole chunk.
+        """The factor of the penalty for chunks of actions, so that the budget is that of a whole chunk.
 
-        It is 1 for a penalty that grows with the dimensions, such as a KL. A mean over dimensions is multiplied by
-        the number of steps. Else a chunk of five steps would get five times the displacement of one.
+        It is 1 for a penalty that grows with the dimensions, such as a KL, and their number of steps for a mean.
         """
         return 1.0
 
@@ -167,12 +164,9 @@ class Quadratic(Constraint):
 class KL(Constraint):
     """An estimate of KL(refined || behaviour) in nats, by a subclass.
 
-    It is evaluated at samples of the flow's own density, where the KL cannot be negative. The policy's base actions
-    are not such samples, because of ten Euler steps and a clip. A map could lower the estimate below zero by undoing
-    their error. Heun's method is accurate enough.
-
-    The estimate may still be negative, where the score is that of a smoother density than the behaviour's. Its
-    magnitude is what is constrained, so that training does not gain by it.
+    It is evaluated at accurate samples of the flow's own density (Heun's method). At the policy's base actions, by
+    Euler steps and a clip, a map could lower it below zero by undoing their error. Where the score is that of a
+    smoother density it may still be negative: its magnitude is constrained, so that training gains nothing by it.
     """
 
     unit: ClassVar[str] = NATS
