@@ -10,7 +10,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +37,7 @@ from fidec.stats import (
     success_difference,
 )
 from fidec.store.files import atomic_write
-from fidec.store.rundir import AUDIT, LADDER, RunDirectory
+from fidec.store.rundir import AUDIT, RunDirectory
 
 CANDIDATE = "fidec:nats"
 CLONES = ("bc", "flow_bc", "flow_bc noise 0")
@@ -129,7 +132,7 @@ def measure(own: Sequence[SuiteJob]) -> Results:
         rows = RunDirectory.open(job.directory, read_only=True).read_jsonl("episodes")
         _add(results, label, job, [row for row in rows if row["step"] == job.plan.total])
         if label in (CANDIDATE, "flow_bc"):
-            for cell in _ladder(job):
+            for cell in _cells(job):
                 if cell["strength"] == 0 or cell["noise"] == 0:
                     clone = " clone" * (cell["strength"] == 0)
                     _add(results, f"{label}{clone} noise {cell['noise']:g}", job, cell["episodes"])
@@ -149,13 +152,17 @@ def _add(results: Results, label: str, job: SuiteJob, rows: Iterable[dict[str, A
     results.scores.setdefault(label, {})[job.seed] = [round(value, 2) for value in values]
 
 
-def _ladder(job: SuiteJob) -> list[dict[str, Any]]:
-    """The policy with and without its noise, and its clone; played once."""
-    path = job.directory / LADDER
-    if not path.exists():
-        factors = ["--noises", "0", "1"] + ["--strengths", "0", "1"] * (job.variant.method == "fidec")
-        evaluate([str(job.directory), "--ladder", *factors, "--episodes", str(job.plan.eval_episodes)])
-    return json.loads(path.read_text())["cells"]
+def _cells(job: SuiteJob) -> list[dict[str, Any]]:
+    """The policy with and without its noise, and its clone."""
+    cells = []
+    for noise, strength in product((0, 1), (0, 1) if job.variant.method == "fidec" else (1,)):
+        output = StringIO()
+        with redirect_stdout(output):
+            dials = ["--noise", str(noise), "--strength", str(strength)]
+            evaluate([str(job.directory), *dials, "--episodes", str(job.plan.eval_episodes), "--json"])
+        (episodes,) = json.loads(output.getvalue())["episodes"].values()
+        cells.append({"noise": noise, "strength": strength, "episodes": episodes})
+    return cells
 
 
 def _distance(job: SuiteJob) -> float:

@@ -1,6 +1,6 @@
 """Choose one of a few arms with few pulls: UCB1-Tuned, and the arm that it recommends.
 
-The first arms may be safe ones, that are preferred unless another has shown to be better. The k-th pull of every arm
+The first arms may be safe ones, that are preferred unless another was shown to be better. The k-th pull of every arm
 has the same conditions (the same seed of an episode), so that differences of two arms are paired. A score
 that is NaN (a failed episode) counts as the lowest score of all.
 """

@@ -23,12 +23,13 @@ import fidec
 from fidec import algos, cli, tasks
 from fidec.algos.common import base as register
 from fidec.algos.common import options as common
+from fidec.bench.sweep import combine
 from fidec.cli.audit import AuditArgs
 from fidec.cli.evaluate import EvalArgs
 from fidec.cli.parsing import parse, split_args
 from fidec.cli.select import SelectArgs
+from fidec.cli.sweep import SweepArgs
 from fidec.cli.train import read_args
-from fidec.cli.tune import TuneArgs
 from fidec.envs.evaluation import Episode, summarise
 from fidec.envs.factory import EnvFactory
 from fidec.errors import ConfigError
@@ -138,11 +139,13 @@ def test_the_commands_of_the_guide_are_understood(monkeypatch: pytest.MonkeyPatc
     arguments = {"audit": AuditArgs, "eval": EvalArgs, "select": SelectArgs}
     text = text_of("your-own-task.md").replace("\\\n", " ")
     commands = [shlex.split(line)[2:] for line in text.splitlines() if line.startswith("$ fidec ")]
-    assert {command for command, *_ in commands} == {"data", "train", "tune", *arguments}
+    assert {command for command, *_ in commands} == {"data", "train", "sweep", *arguments}
     for command, *words in commands:
-        if command == "tune":
-            read_args(split_args(TuneArgs, words, "fidec")[1], "fidec")
-        if command == "train":
+        if command == "sweep":
+            args, given = split_args(SweepArgs, words, "fidec")
+            for combination in combine(given, args.algos, args.vary):
+                read_args(list(combination.words), "fidec")
+        elif command == "train":
             assert cli.main([command, *words]) == 0
         elif command in arguments:
             parse(arguments[command], words, "fidec")

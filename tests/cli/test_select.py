@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,12 +17,13 @@ from fidec.envs.factory import EnvFactory
 from fidec.errors import ConfigError
 from fidec.train.acting import PUBLISHED, ActOptions
 from fidec.train.evaluation import PolicyEvaluation
-from fidec.train.selection import Candidate, candidates_of, check_episodes, check_sources, describe, scores_of
+from fidec.train.selection import Arm, arms_of, check_episodes, check_sources, describe, scores_of
 from helpers.runs import check_error, random_columns
 
 SETTINGS = {"steps": 5, "batch_size": 8, "log_interval": 5, "quiet": True}
 OPTIONS = {"hidden": (8,), "flow_steps": 2, "proposals": 2}
 NAN = float("nan")
+CHOICE = " --candidates 4"
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +39,13 @@ def runs(tmp_path_factory, compile_cache) -> dict[str, Path]:
     return made
 
 
-def described(arm: Candidate) -> tuple[str, float, float | None, bool]:
-    return arm.source.directory.name, arm.noise, arm.strength, arm.clone
+def described(arm: Arm) -> tuple[str, float | None, float | None, bool]:
+    return arm.source.directory.name, arm.act.noise, arm.strength, arm.clone
 
 
 def test_clones_come_first_and_those_of_one_flow_count_once(runs, tiny_env):
     sources = [PolicyEvaluation.of(runs[name], env=tiny_env, seed=0) for name in ("far", "near", "flow", "bc")]
-    assert [described(arm) for arm in candidates_of(sources, (0, 1), (0.3,))] == [
+    assert [described(arm) for arm in arms_of(sources, (0, 1), (0.3,))] == [
         ("far", 0, 0, True),
         ("far", 1, 0, True),
         ("bc", 0, None, True),
@@ -53,9 +55,25 @@ def test_clones_come_first_and_those_of_one_flow_count_once(runs, tiny_env):
         ("near", 0, 0.3, False),
         ("near", 1, 0.3, False),
     ]
-    assert [described(arm)[0] for arm in candidates_of(sources[2:3], (1,), (1,))] == ["flow"]
-    with pytest.raises(ConfigError, match="--noises takes finite numbers that are not negative, not -1"):
-        candidates_of(sources, (-1,), (1,))
+    assert [described(arm)[0] for arm in arms_of(sources[2:3], (1,), (1,))] == ["flow"]
+    with pytest.raises(ConfigError, match="noise must be a finite number that is not negative, not -1"):
+        arms_of(sources, (-1,), (1,))
+    with pytest.raises(ConfigError, match="--strengths needs at least one number"):
+        arms_of(sources, (1,), ())
+
+
+def test_the_critic_chooses_where_a_method_can(runs, tiny_env):
+    sources = [PolicyEvaluation.of(runs[name], env=tiny_env, seed=0) for name in ("near", "bc")]
+    arms = arms_of(sources, (1,), (1,), (1, 4))
+    assert [(*described(arm)[::2], arm.act.candidates) for arm in arms] == [
+        ("near", 0, 1),
+        ("bc", None, 1),
+        ("near", 1, 1),
+        ("near", 1, 4),
+    ]
+    assert (arms[-1].name, arms[-1].options) == (f"{runs['near']} with noise 1, strength 1, 4 candidates", CHOICE)
+    with pytest.raises(ConfigError, match="candidates must be at least 1"):
+        arms_of(sources, (1,), (1,), (0,))
 
 
 def test_a_choice_through_the_command_line(cli, runs, tiny_env, tmp_path):
@@ -84,16 +102,36 @@ def test_a_choice_through_the_command_line(cli, runs, tiny_env, tmp_path):
     assert out.splitlines()[-len(result["sentences"]) :] == result["sentences"]
 
     check_error(cli("select"), 2, "at least one run")
-    check_error(cli(*words, "--episodes", 5), 2, "6 candidates need at least 6 episodes, but --episodes is 5")
+    check_error(cli(*words, "--episodes", 5), 2, "6 policies need at least 6 episodes, but --episodes is 5")
 
 
-def test_candidates_share_an_environment_and_get_an_episode_each():
+def test_budgets_on_one_flow_are_a_sweep_and_a_choice(cli, here, npz, tiny_env, compile_cache, tmp_path):
+    """The commands of docs/your-own-task.md."""
+    small = ("--data", f"npz:{npz}", "--steps", 5, "--batch-size", 8, "--log-interval", 5, "--env", tiny_env)
+    small += ("--algo.hidden", 8, "--algo.flow-steps", 2, "--eval-interval", 0)
+    code, _, err = cli("train", *small, "--algo", "flow_bc", "--out", "flow")
+    assert code == 0, err
+    budgets = ("--flow", "flow", "--algo.proposals", 2, "--vary", "algo.budget=0.01,0.1", "--out", "budgets")
+    code, out, err = cli("sweep", *small, *budgets)
+    assert code == 0, err
+    assert "there are no scores to compare" in out  # episodes are for the choice
+    code, out, err = cli("select", "budgets", "--strengths", 1, "--episodes", 8, "--json")
+    assert code == 0, err
+    arms = json.loads(out)["arms"]
+    names = [f"budgets/fidec-recommended-budget={budget}/seed000" for budget in (0.01, 0.1)]
+    assert [(arm["run"], arm["noise"], arm["strength"]) for arm in arms] == [
+        *((names[0], noise, 0) for noise in (0, 1)),  # the flow is the same, so there is one clone
+        *((name, noise, 1) for name in names for noise in (0, 1)),
+    ]
+
+
+def test_policies_share_an_environment_and_get_an_episode_each():
     sources: list[Any] = [SimpleNamespace(directory=name, env=SimpleNamespace(name=name)) for name in ("a", "b")]
-    with pytest.raises(ConfigError, match="a is for a, b for b: candidates share an environment"):
+    with pytest.raises(ConfigError, match="a is for a, b for b: policies to choose from share an environment"):
         check_sources(sources)
     assert check_episodes(6, 12) is None
-    assert "6 candidates share 11 episodes: less than two turns each" in (check_episodes(6, 11) or "")
-    with pytest.raises(ConfigError, match="5 candidates, played in 4 environment processes, need at least 20 epis"):
+    assert "6 policies share 11 episodes: less than two turns each" in (check_episodes(6, 11) or "")
+    with pytest.raises(ConfigError, match="5 policies, played in 4 environment processes, need at least 20 epis"):
         check_episodes(5, 19, envs=4)
 
 
@@ -116,11 +154,12 @@ def test_what_is_compared_is_the_score_of_the_environment():
     assert scores_of(normalised, [episodes((-1.0, 1.0)), []]) == ("score", [[4.5], []])
 
 
-def arm(run: str, noise: float, strength: float | None) -> Candidate:
-    source: Any = SimpleNamespace(
-        directory=Path(run), policy=SimpleNamespace(algo="fidec", info={"task": "t"}), step=7, act=PUBLISHED
-    )
-    return Candidate(source, noise, strength, clone=strength == 0)
+def arm(run: str, noise: float, strength: float | None) -> Arm:
+    refines = None if strength is None else len
+    policy = SimpleNamespace(algo="fidec", info={"task": "t"}, algorithm=SimpleNamespace(act_with_base=refines))
+    source: Any = SimpleNamespace(directory=Path(run), policy=policy, step=7, act=PUBLISHED)
+    act = replace(PUBLISHED, noise=noise, strength=strength or 1.0)
+    return Arm(source, act, base=strength == 0, clone=strength == 0)
 
 
 def said(scores: list[list[float]], chosen: int, of: str = "return") -> list[str]:
@@ -142,11 +181,11 @@ def test_the_sentences_say_how_sure_the_choice_is():
     assert unsure[1] == "The interval contains 0: it is not distinguishable from the clone."
     few = said([clone[:3], worse, better, worse], 2)
     assert few[1] == "3 pairs: too few to tell it from the clone. Play more --episodes."
-    assert "It is a clone: no other candidate was shown to be better." in said([clone, worse, worse, worse], 0)[0]
+    assert "It is a clone: no other policy was shown to be better." in said([clone, worse, worse, worse], 0)[0]
     assert "fidec eval near --base --noise 0 --seed" in said([clone, worse, worse, worse], 0)[-1]
     assert "the clone (near with noise 1, strength 0) had 0.43" in said([worse, clone, better, worse], 2)[0]
     without = describe([arm("far", 1, None)], "return", Course([better], 0, [Moment(7, 0, 1.0)]))
-    assert "There is no clone among the candidates" in without["sentences"][0]
+    assert "There is no clone among the policies" in without["sentences"][0]
     assert without["baseline"] is without["arms"][0]["difference"] is None
 
 

@@ -171,7 +171,6 @@ def test_a_killed_suite_ends_like_one_that_was_not_interrupted(tmp_path):
         (("run", "dmo"), ("no suite 'dmo'", "did you mean demo?")),
         (("table", "demo-online"), ("no run of suite 'demo-online'", "finished", "nothing to print")),
         (("run", "demo", "--scale", "small"), ("has a size of its own",)),
-        (("curves", "demo-online"), ("no run of suite 'demo-online'", "nothing to draw")),
         (("run", "paper", "--workers", "0"), ("--workers must be at least 1",)),
         (("rnu", "demo"), ("did you mean run?",)),
     ],

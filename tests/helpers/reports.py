@@ -70,10 +70,8 @@ def write_rich_run(path: Path, seed: int = 0, text: str = "door", **changes: Any
         for name, rows in logs.items():
             (path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         run.write_status("done", STEPS)
-    cells = [{"noise": 1.0, "strength": s, "summary": summary, "gain": gain if s else None} for s in (0.0, 1.0)]
     found = {
         "comparison.json": {"environment": text, "step": STEPS, "base": summary, "refined": summary, "gain": gain},
-        "ladder.json": {"environment": text, "step": STEPS, "of": "success", "against": text, "cells": cells},
         "audit/audit.json": {"step": STEPS, "sentences": [text], "kl": {"mean": 0.2, "low": 0.1, "high": 0.3}},
     }
     (path / "audit").mkdir()

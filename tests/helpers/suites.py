@@ -54,7 +54,13 @@ def write_run(
         **{**job.variant.run, **{name: getattr(plan, name) for name in names}},
     )
     info = {"file": "data/some-play-v0.npz", "regenerated": regenerated, "file_sha256": file_sha256}
-    facts = {"source": f"ogbench:{job.task}", "transitions": 100_000, "sha256": sha256, "info": info}
+    facts = {
+        "name": job.task,
+        "source": f"ogbench:{job.task}",
+        "transitions": 100_000,
+        "sha256": sha256,
+        "info": info,
+    }
     rows = []
     for step, score in zip(plan.evaluations, scores, strict=True):
         success = score / 100 if score is not None and unit == "success in percent" else None

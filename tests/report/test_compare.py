@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fidec.report.compare import compare, options_table, table, title, to_json
+from fidec.report.compare import compare, curves, options_table, table, title, to_json
 from fidec.stats import success_difference, success_rate, wilson
 from fidec.store.rundir import RunDirectory
 from fidec.train.config import RunConfig
@@ -16,7 +16,7 @@ from fidec.train.protocol import resolve_options
 from fidec.train.resolve import resolve
 from helpers import some
 from helpers.runs import check_error
-from helpers.suites import SHA, write_rows
+from helpers.suites import SHA, own_jobs, small_jobs, write_rows, write_run
 
 ROW = {"status": "ok", "lane": 0, "length": 5, "detail": None}
 
@@ -196,3 +196,27 @@ def test_json_and_curves(cli, runs, tmp_path):
     assert [run["seed"] for run in found["methods"][0]["runs"]] == [0, 1]
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert str(tmp_path / "curves.png") in err
+
+
+def test_curves_of_an_online_suite(tmp_path):
+    """The same position means the same number of online steps, also for a method without an offline phase."""
+    scores = {"fql": [(0, 10, 20, 30, 5, 15, 40, 80), (0, 20, 20, 50, 15, 25, 60, 90)], "rlpd": [(0, 5, 10, 20)] * 2}
+    for job in small_jobs("paper-online", tmp_path, "fql", "rlpd", patterns=("scene*",), seeds=(0, 1)):
+        write_run(job, scores[job.variant.label][job.seed])
+    (comparison,) = compare([tmp_path]).comparisons
+    chart = curves(comparison)
+    fql, rlpd = chart.lines
+    assert (fql.name, list(fql.x)) == ("fql", list(range(2_500, 20_001, 2_500)))
+    assert list(fql.y) == [0, 15, 20, 40, 10, 20, 50, 85]
+    assert (rlpd.name, list(rlpd.x)) == ("rlpd (no offline phase)", [12_500, 15_000, 17_500, 20_000])
+    assert (chart.marks, chart.limits) == ([("online", 10_000)], (-3.0, 103.0))
+
+
+def test_an_axis_has_the_unit_of_its_task(tmp_path):
+    """Only success has the axis of a percentage."""
+    names = {"robot": "success in percent", "walker": "return"}
+    for job in own_jobs(tmp_path, *names):
+        write_run(job, (40,), unit=names[job.task], data=f"npz:{job.task}.npz", sha256=names[job.task][:2] * 32)
+    robot, walker = map(curves, compare([tmp_path]).comparisons)
+    assert (robot.y_label, robot.limits) == ("success in percent", (-3.0, 103.0))
+    assert (walker.y_label, walker.limits) == ("return", None)

@@ -151,10 +151,10 @@ def test_errors_name_what_is_wrong(tmp_path):
     assert main(["report"]) == 2
 
 
-@pytest.mark.parametrize("content", ["{}", "[1]", "{", '{"kl": 3, "step": "x", "sentences": 1}', '{"cells": [[]]}'])
+@pytest.mark.parametrize("content", ["{}", "[1]", "{", '{"kl": 3, "step": "x", "sentences": 1}', '{"gain": [[]]}'])
 def test_damaged_results_of_other_commands_are_left_out(tmp_path, content):
     run = write_rich_run(tmp_path / "run")
-    for name in ("comparison.json", "ladder.json", "audit/audit.json"):
+    for name in ("comparison.json", "audit/audit.json"):
         (run / name).write_text(content)
     assert page_of(report_runs([run], tmp_path / "report.html")[0]).count("section") >= 1
 

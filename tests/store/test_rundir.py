@@ -78,8 +78,6 @@ def test_create_write_and_read_back(tmp_path):
         "audit",
         "comparison.json",
         "export",
-        "ladder.json",
-        "ladder.png",
         "report.html",
         "track.json",
     }  # of other commands

@@ -24,7 +24,6 @@ from fidec.bench import data as suite_data
 from fidec.bench import table
 from fidec.bench.jobs import RESUME, Job, SuiteJob, check_environments, command, read_end
 from fidec.bench.live_table import Board
-from fidec.bench.report import write_page
 from fidec.bench.suites import Scale
 from fidec.bench.time_estimate import estimate
 from fidec.console import duration
@@ -80,7 +79,7 @@ def run_suite(
         files.atomic_write(out / "table.md", text + "\n")
         print(text)
         try:
-            print(f"report: {write_page(jobs, scale, out / REPORT)}", file=sys.stderr)
+            print(f"report: {table.write_page(jobs, scale, out / REPORT)}", file=sys.stderr)
         except FidecError as error:  # the table is valid without its page
             problems.append(f"no report: {error}")
     if problems:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fidec.bench.data import missing
 from fidec.bench.jobs import Job
@@ -82,9 +82,12 @@ def sweep_jobs(
         with naming(" ".join(each.words) or "defaults"):
             config = resolve(parse(list(each.words)))
             variant = Variant(config.algo, config.preset, suffix=each.suffix)
+            interval = config.eval_interval if config.env_name else 0
+            sizes: dict[str, Any] = {"online_steps": config.online_steps, "batch_size": config.batch_size}
+            plan = Plan(config.steps, interval, config.eval_episodes, (config.total,), **sizes)
             for seed in seeds:
                 place = out / variant.name / seed_name(seed)
-                job = make_job(replace(config, seed=seed), variant, place)
+                job = Job(replace(config, seed=seed, out=place), variant, plan)
                 if place in jobs:
                     raise ConfigError(f"{place} would hold two runs: each method, value and seed can be given once")
                 jobs[place] = job
@@ -92,10 +95,3 @@ def sweep_jobs(
             if reason := missing(job):
                 raise DataError(reason)
     return list(jobs.values())
-
-
-def make_job(config: RunConfig, variant: Variant, place: Path) -> Job:
-    """The job of a resolved configuration in the directory `place`."""
-    interval = config.eval_interval if config.env_name else 0
-    plan = Plan(config.steps, interval, config.eval_episodes, (config.total,), online_steps=config.online_steps)
-    return Job(replace(config, out=place), variant, replace(plan, batch_size=config.batch_size))

@@ -1,4 +1,4 @@
-"""The table of a suite's finished runs as Markdown, TeX, CSV or JSON.
+"""The table of a suite's finished runs as Markdown, TeX, CSV or JSON, and on the HTML page of all its runs.
 
 There is one table for each category, with methods as columns and `ours (paper)` in the cells.
 """
@@ -10,6 +10,7 @@ import io
 import math
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from fidec import tasks
@@ -17,7 +18,8 @@ from fidec.bench import scores
 from fidec.bench.jobs import SuiteJob
 from fidec.bench.scores import Data, Line, Run
 from fidec.bench.suites import Scale, Suite, published_plan
-from fidec.errors import ConfigError, FidecError
+from fidec.errors import ConfigError, FidecError, RunError
+from fidec.report.page import Tables, report_runs
 from fidec.report.runs import SUCCESS
 from fidec.stats import Estimate
 from fidec.tasks import Reported
@@ -50,11 +52,18 @@ def report(jobs: Sequence[SuiteJob], scale: Scale | None, baseline: str = "") ->
     baseline = baseline or ("fql" if "fql" in labels else next(iter(labels)))
     suite, runs = jobs[0].suite, finished(jobs)
     lines = scores.summarise(jobs, runs, baseline)
-    return Report(title(suite, scale), caption(suite, runs, lines, scale), lines, runs, baseline, scale)
+    title = f"Suite {suite.name}" + (f" at scale {scale.name}" if scale and suite.scale is None else "")
+    return Report(title, caption(suite, runs, lines, scale), lines, runs, baseline, scale)
 
 
-def title(suite: Suite, scale: Scale | None) -> str:
-    return f"Suite {suite.name}" + (f" at scale {scale.name}" if scale and suite.scale is None else "")
+def write_page(jobs: Sequence[SuiteJob], scale: Scale | None, path: Path) -> Path:
+    """Write the page of these jobs. It can be written again at any time, also while they go on."""
+    started = [job.directory for job in jobs if (job.directory / "config.json").exists()]
+    if not started:
+        raise RunError(f"no run of {jobs[0].suite} has started: there is nothing to report")
+    content = report(jobs, scale)
+    tables = Tables(content.caption, grids(content)) if content.runs else None
+    return report_runs(started, path, title=content.title, tables=tables)[0]
 
 
 def finished(jobs: Sequence[SuiteJob]) -> list[Run]:

@@ -29,7 +29,6 @@ COMMANDS = {
     "train": ("fidec.cli.train", "train a method on a data set, or resume a run"),
     "eval": ("fidec.cli.evaluate", "evaluate a run's policy, and its base policy if asked"),
     "select": ("fidec.cli.select", "choose among policies with a few real episodes"),
-    "tune": ("fidec.cli.tune", "train several budgets on one behaviour flow, and choose among them"),
     "audit": ("fidec.cli.audit", "measure how far a refined policy has moved from its behaviour flow"),
     "export": ("fidec.cli.export", "write a policy as ONNX, StableHLO or NumPy files that need no fidec"),
     "serve": ("fidec.cli.serve", "serve a policy to robots: openpi's websockets, and JSON over HTTP"),

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import cast
 
 from fidec.bench.suites import SUITES, Scale
-from fidec.cli.evaluate import end, print_comparison
+from fidec.cli.evaluate import print_comparison
 from fidec.cli.parsing import parse
 from fidec.console import Output
-from fidec.errors import ConfigError
+from fidec.errors import ConfigError, EnvError
 
 SUITE = SUITES.get("demo")
 TASK, SCALE = SUITE.ids[0], cast(Scale, SUITE.scale)
@@ -71,7 +71,9 @@ def main(argv: list[str]) -> int:
     say("done")
     print_comparison(result)
     print(*written, report, sep="\n")
-    return end(without_result(result["episodes"]))
+    if (reason := without_result(result["episodes"])) is not None:
+        raise EnvError(reason)
+    return 0
 
 
 def _train(args: DemoArgs) -> Path:

@@ -9,7 +9,6 @@ from typing import Annotated
 import tyro
 
 from fidec.cli.parsing import parse, print_json
-from fidec.errors import ConfigError
 from fidec.train.acting import ActOptions
 
 
@@ -28,8 +27,6 @@ class ExportArgs(ActOptions):
     """Target: onnx, stablehlo or numpy."""
     out: Path | None = None
     """New or empty directory for the files; by default RUN/export/TARGET."""
-    deterministic: bool = False
-    """As --noise 0: one action for an observation, and files without the input noise."""
     license: str | None = None
     """Licence of the files, for their metadata; by default none is stated."""
     data: str | None = None
@@ -48,12 +45,8 @@ def main(argv: list[str]) -> int:
     from fidec.export.model_card import FILES, METADATA
     from fidec.export.run import export_policy
 
-    others = ("directory", "to", "out", "json", "deterministic")
+    others = ("directory", "to", "out", "json")
     options = {name: value for name, value in vars(args).items() if name not in others}
-    if args.deterministic:
-        if args.noise not in (None, 0.0, 1.0):
-            raise ConfigError(f"--deterministic has no noise, so --noise {args.noise:g} cannot be given with it")
-        options["noise"] = 0.0
     result = export_policy(args.directory, args.to, args.out, **options)
     if args.json:
         print_json(result)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,19 +17,24 @@ from fidec.errors import ConfigError
 class SelectArgs:
     """Choose among policies with a few real episodes: a bandit plays more of those that look better.
 
-    Candidates are the base policy of each run (the clone) and its refined policy, at several noises and strengths.
-    The k-th episode of every candidate has the same seed, so that differences are paired.
+    It chooses among the base policy of each run (the clone) and its refined policy, with every combination of
+    --noises, --strengths and --candidates. The k-th episode of every policy has the same seed, so that differences
+    are paired.
     """
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]")]
-    """Run directories or policy directories, or their URLs, for one environment."""
+    """Run directories or policy directories, or their URLs, for one environment. A directory of runs, such as that of
+    a sweep, stands for all runs below it."""
     episodes: int = 60
-    """Episodes in all, at least one for each candidate."""
+    """Episodes in all, at least one for each policy."""
     noises: tuple[float, ...] = (0.0, 1.0)
     """Factors of the policies' random draws (`fidec eval --noise`)."""
     strengths: tuple[float, ...] = (0.0, 0.3, 1.0)
-    """Factors of the displacement (`fidec eval --strength`), for methods that have one. 0, the base policy, is always
-    a candidate."""
+    """Factors of the displacement (`fidec eval --strength`), for methods that have one. 0, the base policy, always
+    takes part."""
+    candidates: tuple[int, ...] = ()
+    """Numbers of actions from which the critic picks one (`fidec eval --candidates`), for methods that can choose. By
+    default that of the run."""
     seed: int = 0
     """Seed of the episodes. The same seed gives the same choice."""
     envs: int = 1
@@ -49,6 +53,12 @@ class SelectArgs:
 
 def main(argv: list[str]) -> int:
     args = parse(SelectArgs, argv, "fidec select")
+    from fidec.console import Progress
+    from fidec.store import files
+    from fidec.store.rundir import runs_below
+    from fidec.train.evaluation import PolicyEvaluation
+    from fidec.train.selection import arms_of, check_episodes, check_sources, choose
+
     if not args.runs:
         raise ConfigError("name the directory of at least one run or policy")
     if min(args.episodes, args.envs) < 1:
@@ -56,18 +66,19 @@ def main(argv: list[str]) -> int:
     if not 0 <= args.seed < 2**32:
         raise ConfigError(f"--seed must lie in [0, 2^32), not {args.seed}")
     import_from_here()
-    result = select(
-        args.runs,
-        args.episodes,
-        args.noises,
-        args.strengths,
-        seed=args.seed,
-        envs=args.envs,
-        task=args.task,
-        env=args.env,
-        scale_actions=args.scale_actions,
-        out=args.out,
-    )
+    where: dict[str, Any] = {"task": args.task, "env": args.env, "scale_actions": args.scale_actions}
+    runs = dict.fromkeys(run for path in args.runs for run in runs_below(path) or [path])
+    sources = [PolicyEvaluation.of(run, seed=args.seed, **where) for run in runs]
+    check_sources(sources)
+    arms = arms_of(sources, args.noises, args.strengths, args.candidates)
+    if text := check_episodes(len(arms), args.episodes, args.envs):
+        print(text, file=sys.stderr)
+    with Progress(args.episodes, unit="episode") as progress:
+        result = choose(arms, args.episodes, seed=args.seed, envs=args.envs, report=progress.update)
+    if args.out is not None:
+        with files.writing(args.out, "the selection"):
+            args.out.parent.mkdir(parents=True, exist_ok=True)
+            files.write_json(args.out, result)
     if args.json:
         print_json(result)
     else:
@@ -75,57 +86,23 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def select(
-    runs: Sequence[Path],
-    episodes: int,
-    noises: Sequence[float],
-    strengths: Sequence[float],
-    *,
-    seed: int,
-    envs: int = 1,
-    task: str | None = None,
-    env: str | None = None,
-    scale_actions: bool = False,
-    out: Path | None = None,
-) -> dict[str, Any]:
-    """Play the episodes with progress on stderr, and write the result to `out`."""
-    from fidec.console import Progress
-    from fidec.store import files
-    from fidec.train.evaluation import PolicyEvaluation
-    from fidec.train.selection import candidates_of, check_episodes, check_sources, choose
-
-    where: dict[str, Any] = {"task": task, "env": env, "scale_actions": scale_actions}
-    sources = [PolicyEvaluation.of(run, seed=seed, **where) for run in dict.fromkeys(runs)]
-    check_sources(sources)
-    arms = candidates_of(sources, noises, strengths)
-    if text := check_episodes(len(arms), episodes, envs):
-        print(text, file=sys.stderr)
-    with Progress(episodes, unit="episode") as progress:
-        result = choose(arms, episodes, seed=seed, envs=envs, report=progress.update)
-    if out is not None:
-        with files.writing(out, "the selection"):
-            out.parent.mkdir(parents=True, exist_ok=True)
-            files.write_json(out, result)
-    return result
-
-
 def print_selection(result: dict[str, Any]) -> None:
-    """The candidates, the recommendation against the episodes spent, and what to do."""
+    """The policies, the recommendation against the episodes spent, and what to do."""
     from fidec.train.selection import number
 
-    arms = result["arms"]
     print(f"{result['environment']}, seed {result['seed']}, {result['episodes']} episodes")
     if "note" in result:
         print(result["note"])
     rows = []
-    for index, arm in enumerate(arms):
+    for index, arm in enumerate(result["arms"]):
         clone = " (clone)" if arm["clone"] else ""
         strength = "-" if arm["strength"] is None else f"{arm['strength']:g}"
-        cells = [f"{index}{clone}", arm["run"], f"{arm['noise']:g}", strength, arm["episodes"], number(arm)]
         difference = arm["difference"]
-        rows.append([*cells, "-" if difference is None else f"{number(difference, '+')} ({difference['n']})"])
-    columns = ("candidate", "run", "noise", "strength", "episodes", result["of"], "difference to the clone (pairs)")
-    print_table(columns, rows)
+        paired = "-" if difference is None else f"{number(difference, '+')} ({difference['n']})"
+        cells = [f"{index}{clone}", arm["run"], f"{arm['noise']:g}", strength, arm["candidates"]]
+        rows.append([*cells, arm["episodes"], number(arm), paired])
+    columns = ("policy", "run", "noise", "strength", "candidates", "episodes", result["of"])
+    print_table((*columns, "difference to the clone (pairs)"), rows)
     print()
     history = result["history"]
     last = sorted({max(1, len(history) * part // 6) for part in range(1, 7)})

@@ -1,4 +1,4 @@
-"""`fidec suite run | table | report | curves | list`."""
+"""`fidec suite run | table | report | list`."""
 
 from __future__ import annotations
 
@@ -66,14 +66,6 @@ class TableArgs(SuiteArgs):
 
 
 @dataclass(frozen=True)
-class CurvesArgs(SuiteArgs):
-    """Draw the scores of the suite's finished runs over their steps: one panel per task, one line per method."""
-
-    to: Path | None = None
-    """The PNG to write; by default curves.png in the directory of the runs."""
-
-
-@dataclass(frozen=True)
 class ReportArgs(SuiteArgs):
     """Write one HTML page: the suite's table, and what `fidec report` says about its runs, finished or not."""
 
@@ -94,7 +86,6 @@ def main(argv: list[str]) -> int:
         "run": (RunArgs, _run, "train and evaluate every method of a suite, then print the table"),
         "table": (TableArgs, _table, "print the table of the finished runs"),
         "report": (ReportArgs, _report, "write an HTML page about the runs, also while they go on"),
-        "curves": (CurvesArgs, _curves, "draw the learning curves of the finished runs"),
         "list": (ListArgs, _list, "list the suites"),
     }
     return subcommands("fidec suite", commands, argv)
@@ -169,20 +160,8 @@ def _table(args: TableArgs) -> int:
 
 
 def _report(args: ReportArgs) -> int:
-    from fidec.bench.report import write_page
+    from fidec.bench.table import write_page
 
     _, scale, out = _size(args)
     print(write_page(_jobs(args), scale, args.to or out / REPORT))
-    return 0
-
-
-def _curves(args: CurvesArgs) -> int:
-    from fidec.bench import table
-    from fidec.bench.report import draw_suite
-
-    suite, scale, out = _size(args)
-    runs = table.finished(_jobs(args))
-    if not runs:
-        raise RunError(f"no run of {suite} in {out} is finished with a score: there is nothing to draw")
-    print(draw_suite(runs, args.to or out / "curves.png", table.title(suite, scale)))
     return 0

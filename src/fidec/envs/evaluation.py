@@ -232,17 +232,10 @@ class Gain(NamedTuple):
     n: int
 
 
-def measure(*evaluations: Sequence[Episode]) -> Literal["success", "return"]:
-    """What evaluations in one environment are compared by: success, or the return if no episode reports success."""
-    known = any(episode.success is not None for episodes in evaluations for episode in episodes)
-    return "success" if known else "return"
-
-
-def compare(
-    before: Sequence[Episode], after: Sequence[Episode], of: Literal["success", "return"] | None = None
-) -> Gain:
-    """The gain from `before` to `after`, as a paired difference over the same episodes; by default in `measure`."""
-    of = of or measure(before, after)
+def compare(before: Sequence[Episode], after: Sequence[Episode]) -> Gain:
+    """The gain from `before` to `after`, as a paired difference over the same episodes."""
+    reports = any(episode.success is not None for episode in (*before, *after))
+    of = "success" if reports else "return"
     first, second = ({(e.index, e.seed): _value(e, of) for e in episodes} for episodes in (before, after))
     if first.keys() != second.keys():
         raise ValueError("the two evaluations ran different episodes; use the same seed and number of episodes")

@@ -14,7 +14,6 @@ import numpy as np
 
 from fidec.export import numpy_operations as operations
 from fidec.export.jaxpr_walk import Constant, Reference, Value, along_axis, walk
-from fidec.export.model_card import noise_source
 from fidec.export.numpy_operations import HELPERS, shape_text
 from fidec.export.random_inputs import called
 from fidec.export.trace import Program
@@ -294,7 +293,7 @@ def write_files(directory: Path, program: Program, metadata: Mapping[str, Any]) 
     parts = [_HEAD.format(noise=", noise" if program.width else "")]
     parts += [f"\n\n{HELPERS[name]}" for name in source.helpers]
     if columns:
-        parts.append(_NOISE.format(draw=noise_source(columns)))
+        parts.append(_NOISE.format(draw=_noise_source(columns)))
     noise = f", noise (batch, {program.width})" if program.width else ""
     inputs = {name: kind for name, kind in program.inputs().items() if name != "noise"}
     shapes = ", ".join(f"{argument(name)} ({', '.join(map(str, _sizes(kind)))})" for name, kind in inputs.items())
@@ -308,6 +307,20 @@ def write_files(directory: Path, program: Program, metadata: Mapping[str, Any]) 
         + f"{source.body}\n"
     )
     files.atomic_write(directory / "policy.py", "".join(parts))
+
+
+def _noise_source(columns: Any) -> str:
+    """Python that draws the noise of a batch."""
+    parts = []
+    for column in columns:
+        size = f"(batch, {column['stop'] - column['start']})"
+        if column["distribution"] == "uniform":
+            parts.append(f"rng.uniform({column['low']!r}, {column['high']!r}, {size})")
+        else:
+            function = {"normal": "standard_normal", "gumbel": "gumbel"}[column["distribution"]]
+            parts.append(f"rng.{function}({'size=' if function == 'gumbel' else ''}{size})")
+    noise = parts[0] if len(parts) == 1 else f"np.concatenate([{', '.join(parts)}], axis=1)"
+    return f"{noise}.astype(np.float32)"
 
 
 def _sizes(kind: Any) -> list[Any]:

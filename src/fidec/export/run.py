@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -70,7 +71,7 @@ def export_policy(
     policy.spec.played(options.replan, options.ensemble)  # raises if they do not fit its chunks
     program = trace(policy, options)
     metadata = model_card.describe(policy, program, options, to, license)
-    metadata |= {"policy_sha256": _digest(policy), **model_card.describe_run(directory)}
+    metadata |= {"policy_sha256": _digest(policy), "data": model_card.describe_data(directory)}
     sample, counts, reason = _sample(policy, options, program, directory, data, seed)
     created = [parent for parent in place.parents if not parent.exists()]
     try:
@@ -120,7 +121,8 @@ def _write(directory: Path, target: str, program: Program, metadata: dict[str, A
     if target == "onnx":
         from fidec.export.onnx_model import build
 
-        files.atomic_write(directory / "policy.onnx", build(program, model_card.as_text(files.to_builtin(metadata))))
+        text = {"fidec": json.dumps(files.to_builtin(metadata)), "license": metadata["license"] or "none stated"}
+        files.atomic_write(directory / "policy.onnx", build(program, text))
     elif target == "stablehlo":
         files.atomic_write(directory / "policy.stablehlo", _stablehlo(program))
     else:

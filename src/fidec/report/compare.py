@@ -239,33 +239,25 @@ def _comparison_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def curves(comparison: Comparison, title: str = "Learning curves") -> Chart:
-    """The learning curve of each method."""
-    run, scores = comparison.example, {e.name: [run.curve for run in e.runs] for e in comparison.entries}
-    several = max(map(len, scores.values())) > 1
-    note = "Lines: mean over runs; bands: from the worst to the best run." if several else "One run for each line."
-    return curves_chart(title, scores, run.unit, run.config.steps, run.config.online_steps, note)
+    """A line for the mean over the runs of each method, at the steps that they share, and a band for their range.
 
-
-def curves_chart(
-    title: str,
-    scores: Mapping[str, Sequence[Mapping[int, float]]],
-    unit: str,
-    steps: int,
-    online: int,
-    note: str = "",
-) -> Chart:
-    """A line for the mean over the runs of each method, a band from the worst to the best run.
-
-    Runs are given by their scores at each step, and drawn at the steps that they share.
+    A method without an offline phase begins where the online phase of the others begins, so that the same position
+    means the same number of online steps for all methods.
     """
-    lines = []
-    for name, runs in scores.items():
-        shared = sorted(set.intersection(*(set(run) for run in runs)))
-        values = np.array([[run[step] for step in shared] for run in runs])
-        ends = (values.min(0).tolist(), values.max(0).tolist()) if len(runs) > 1 else (None, None)
-        lines.append(Line(name, shared, values.mean(0).tolist(), *ends))
+    configs = [entry.runs[0].config for entry in comparison.entries]
+    steps, online = max(config.steps for config in configs), max(config.online_steps for config in configs)
+    lines, several = [], max(len(entry.runs) for entry in comparison.entries) > 1
+    for entry, config in zip(comparison.entries, configs, strict=True):
+        late = config.online_steps and not config.steps and steps
+        shared = sorted(set.intersection(*(set(run.curve) for run in entry.runs)))
+        values = np.array([[run.curve[step] for step in shared] for run in entry.runs])
+        ends = (values.min(0).tolist(), values.max(0).tolist()) if len(entry.runs) > 1 else (None, None)
+        name = entry.name + (" (no offline phase)" if late else "")
+        lines.append(Line(name, [step + late for step in shared], values.mean(0).tolist(), *ends))
+    unit = comparison.example.unit
     limits = (-3.0, 103.0) if unit == SUCCESS else None
     marks = [("online", steps)] if online and steps else []
+    note = "Lines: mean over runs; bands: from the worst to the best run." if several else "One run for each line."
     return Chart(title, "step" if online else "update", unit, lines, limits=limits, marks=marks, note=note)
 
 

@@ -1,11 +1,10 @@
-"""Charts as PNG files, drawn with matplotlib: the curves of a run, learning curves of several, a ladder."""
+"""Charts as PNG files, drawn with matplotlib: the curves of a run, and learning curves of several."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -100,32 +99,3 @@ def draw_run(directory: str | Path, path: str | Path) -> Path:
         raise RunError(f"{directory} has no training metrics yet: nothing to draw")
     title = f"{run.config.algo} ({run.config.preset}) on {run.config.task or run.place}"
     return draw_charts(list(run_charts(run)), path, title=title)
-
-
-def draw_ladder(result: dict[str, Any], path: str | Path) -> Path:
-    """Write a PNG: success or return against the strength, one line for each noise, with 95 % intervals.
-
-    Without a displacement it is drawn against the noise. `result` is that of `fidec.train.evaluation.ladder`.
-    """
-    cells, of = result["cells"], result["of"]
-    moved = result["against"] == "strength 0"
-    axis, other = ("strength", "noise") if moved else ("noise", "strength")
-    lines = []
-    for value in sorted({cell[other] for cell in cells}):
-        row = [cell for cell in cells if cell[other] == value]
-        ends = [[_float(cell["summary"][f"{of}{end}"]) for cell in row] for end in ("", "_low", "_high")]
-        lines.append(Line(f"noise {value:g}" if moved else "policy", [cell[axis] for cell in row], *ends))
-    label = "strength of the displacement (0: base policy, 1: as trained)" if moved else "noise (1: as trained)"
-    success = of == "success"
-    chart = Chart(
-        "", label, "success rate" if success else "return", lines, limits=(-0.03, 1.03) if success else None
-    )
-    chosen = f", {result['candidates']} candidates" if result["candidates"] > 1 else ""
-    title = f"{result['algo']}, step {result['step']}{chosen}, on {result['environment']}"
-    count = len(cells[0]["episodes"])
-    caption = f"The same {count} episodes for every point; bands are 95 % intervals."
-    return draw_charts([chart], path, title=title, caption=caption)
-
-
-def _float(value: float | None) -> float:
-    return math.nan if value is None else float(value)

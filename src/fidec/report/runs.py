@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 from fidec import tasks
 from fidec.errors import FidecError, RunError
 from fidec.store import files
-from fidec.store.rundir import AUDIT, COMPARISON, LADDER, RunDirectory, runs_below
+from fidec.store.rundir import AUDIT, COMPARISON, RunDirectory, runs_below
 from fidec.train.config import RunConfig
 from fidec.train.stored import read_config
 
@@ -59,21 +59,6 @@ class _Comparison(TypedDict, total=False):
     gain: _Gain | None
 
 
-class _Cell(TypedDict):
-    noise: float
-    strength: float
-    summary: _Summary
-    gain: _Gain | None
-
-
-class _Ladder(TypedDict):
-    environment: str
-    step: int
-    of: str
-    against: str
-    cells: list[_Cell]
-
-
 class _Kl(TypedDict):
     mean: float | None
     low: float | None
@@ -102,7 +87,6 @@ class RunResults:
         self.step: int = status.get("step", 0)
         self.environment = self._files.read_environment() if self._files.environment.exists() else {}
         self.comparison = files.find_json(path / COMPARISON, _Comparison)  # `fidec eval --base`
-        self.ladder = files.find_json(path / LADDER, _Ladder)
         self.audit = files.find_json(path / AUDIT / "audit.json", _Audit)
         self.videos = sorted(path.glob("*.mp4"))
 

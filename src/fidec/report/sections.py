@@ -183,11 +183,9 @@ def _gain(gain: dict[str, Any] | None) -> str:
 
 
 def _comparison(run: RunResults) -> Iterator[Html]:
-    comparison, ladder = run.comparison, run.ladder
-    if not comparison and not ladder:
-        return
-    yield tag("h3", "Base policy and refined policy")
+    comparison = run.comparison
     if comparison and "base" in comparison and "refined" in comparison:
+        yield tag("h3", "Base policy and refined policy")
         rows = [
             [
                 kind,
@@ -200,18 +198,6 @@ def _comparison(run: RunResults) -> Iterator[Html]:
         ]
         caption = f"Step {comparison.get('step', 0):,}, the same episodes and noise. Brackets are 95 % intervals."
         yield table(["policy", "success", "return", "episodes", "paired difference"], rows, caption)
-    if ladder:
-        rows = [
-            [
-                f"noise {cell['noise']:g}, strength {cell['strength']:g}",
-                interval(cell["summary"], "success"),
-                interval(cell["summary"], "return"),
-                _gain(cell["gain"]),
-            ]
-            for cell in ladder["cells"]
-        ]
-        caption = f"Step {ladder['step']:,}. Strength 0 is the base policy, 1 the policy as trained."
-        yield table(["dials", "success", "return", f"paired difference to {ladder['against']}"], rows, caption)
 
 
 def _audit(run: RunResults) -> Iterator[Html]:

@@ -11,7 +11,7 @@ tb/  checkpoints/  policy/
 replay/           transitions of the online phase; the checkpoints refer to them
 init/             the state that a run started from, if that is of another run
 flow/             the behaviour flow, if it was trained first: a run, or a copy of another run's policy
-audit/  comparison.json  ladder.json  ladder.png  export/  report.html   what other commands add
+audit/  comparison.json  export/  report.html   what other commands add
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 MARKER = "run.json"
 LOCK, LEASE = "lock", lease.DIRECTORY
-# What commands add to a run: `fidec audit`, `eval --base`, `eval --ladder`, `export`, `report`.
-AUDIT, COMPARISON, LADDER, EXPORT, REPORT = "audit", "comparison.json", "ladder.json", "export", "report.html"
+# What commands add to a run: `fidec audit`, `eval --base`, `export`, `report`.
+AUDIT, COMPARISON, EXPORT, REPORT = "audit", "comparison.json", "export", "report.html"
 FORMAT = 2  # of run directories and policies
 MARKER_CONTENT = {"format": "fidec-run", "version": FORMAT}
 STATES = ("running", "done", "failed", "preempted")
@@ -43,7 +43,7 @@ CONTENTS = (
     *("config.json", "environment.json", "status.json", "run.log", "track.json"),
     *("train.jsonl", "eval.jsonl", "episodes.jsonl", "exploration.jsonl", "time.jsonl"),
     *("tb", "checkpoints", "replay", "policy", "init", "flow"),
-    *(AUDIT, COMPARISON, LADDER, "ladder.png", EXPORT, REPORT),
+    *(AUDIT, COMPARISON, EXPORT, REPORT),
 )
 # Of these, what a run without a step does not have, or has empty.
 RESULTS = (*(f"{name}.jsonl" for name in REPLAYED), "checkpoints", "replay", "policy", AUDIT)

@@ -8,8 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from itertools import product
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ import jax.numpy as jnp
 from fidec import algos, rng
 from fidec.console import Output
 from fidec.data.memory import host_device
-from fidec.envs.evaluation import EnvPool, Episode, compare, measure, summarise
+from fidec.envs.evaluation import EnvPool, Episode, compare, summarise
 from fidec.envs.factory import EnvFactory, MakeEnv, factory_of
 from fidec.envs.processes import EnvProcesses
 from fidec.errors import ConfigError, EnvError, FidecError
@@ -28,7 +27,7 @@ from fidec.parts import named
 from fidec.store import files
 from fidec.store.rundir import RunDirectory, check_links, is_run
 from fidec.store.staging import local_run
-from fidec.train.acting import AS_TRAINED, DIALS, PUBLISHED, ActOptions, episode_policy, supports
+from fidec.train.acting import AS_TRAINED, DIALS, PUBLISHED, ActOptions, episode_policy
 from fidec.train.config import RunConfig
 from fidec.train.policy import Policy, load_policy
 from fidec.train.stored import read_config
@@ -99,13 +98,11 @@ class Evaluator:
         base: bool = False,
         first: int = 0,
         on_step: Callable[[], None] = lambda: None,
-        on_episode: Callable[[Episode], None] | None = None,
     ) -> Evaluation:
         """Evaluate the policy, or its base policy. The step enters its random numbers, and if `fresh` also the seeds.
 
         `first` is the number of the first episode: episodes 0 to 9 are those of two evaluations of five, at 0 and 5.
-        `on_step` is called before every step of the environments. It may raise to stop the evaluation. `on_episode`
-        is called with each episode when it ends.
+        `on_step` is called before every step of the environments. It may raise to stop the evaluation.
         """
         before, device = time.perf_counter(), host_device()
         key = rng.at(rng.stream(seed, "evaluate"), step)
@@ -120,7 +117,7 @@ class Evaluator:
             return actor(observations, episodes, steps)
 
         fresh = step if self.fresh else None
-        episodes = pool.run(act_or_stop, self.episodes, seed, first=first, fresh=fresh, progress=on_episode)
+        episodes = pool.run(act_or_stop, self.episodes, seed, first=first, fresh=fresh)
         summary = summarise(episodes)
         summary["score"] = self.env.score(summary)
         return Evaluation(summary, episodes, time.perf_counter() - before)
@@ -336,60 +333,3 @@ def without_result(played: Mapping[str, Sequence[Mapping[str, Any]]]) -> str | N
         f"no valid episode of {'; '.join(failed)}. The first {row['status']}: {row['detail']}. Repair the "
         "environment and evaluate again"
     )
-
-
-# --- a ladder: several factors of noise and displacement, on the same episodes
-
-NOISES = (0.0, 0.5, 1.0)
-STRENGTHS = (0.0, 0.3, 1.0)
-Cell = tuple[float, float]  # noise and strength
-
-
-def cells_of(
-    evaluation: PolicyEvaluation, noises: Sequence[float] | None = None, strengths: Sequence[float] | None = None
-) -> dict[Cell, Cell]:
-    """The cells to play, each with the cell that it is compared with.
-
-    A method that moves a base action is compared with strength 0 of the same noise, its base policy. Another method
-    has strength 1 alone and is compared with noise 1. What is compared with is always played. Raises ConfigError for
-    factors that the method does not have or that are no factors.
-    """
-    act = evaluation.act.function(evaluation.policy.algorithm)
-    moves = supports(act, "strength")
-    if strengths is None:
-        strengths = STRENGTHS if moves else (1.0,)
-    noises = NOISES if noises is None else noises
-    for noise, strength in product(noises, strengths):
-        ActOptions(noise=noise, strength=strength).dials(act)
-    if moves:
-        cells = product(sorted(set(noises)), sorted({0.0, *strengths}))
-        return {(noise, strength): (noise, 0.0) for noise, strength in cells}
-    cells = product(sorted({*noises, 1.0}), sorted(set(strengths)))
-    return {(noise, strength): (1.0, strength) for noise, strength in cells}
-
-
-def ladder(
-    evaluation: PolicyEvaluation,
-    episodes: int,
-    cells: dict[Cell, Cell],
-    on_episode: Callable[[Episode], None] | None = None,
-) -> dict[str, Any]:
-    """Play every cell with one set of environment processes, and compare it. `cells` is that of `cells_of`."""
-    policy, played = evaluation.policy, {}
-    with evaluation.evaluator(episodes) as evaluator:
-        for noise, strength in cells:
-            act = replace(evaluation.act, noise=noise, strength=strength)
-            place = evaluation.step, evaluation.seed
-            played[noise, strength] = evaluator(
-                policy.algorithm, policy.state, *place, act=act, on_episode=on_episode
-            )
-    of = measure(*(result.episodes for result in played.values()))
-    rows = []
-    for cell, (summary, own_episodes, _) in played.items():
-        row = {"noise": cell[0], "strength": cell[1], "summary": summary, "gain": None}
-        if (reference := cells[cell]) != cell:
-            row["gain"] = files.to_builtin(compare(played[reference].episodes, own_episodes, of)._asdict())
-        rows.append(row | {"episodes": [episode.row() for episode in own_episodes]})
-    against = "strength 0" if any(strength == 0 for _, strength in cells) else "noise 1"
-    facts = evaluation.facts() | {"algo": policy.algo, "candidates": evaluation.act.candidates}
-    return facts | {"of": of, "against": against, "cells": rows}

@@ -1,7 +1,7 @@
-"""Choose a policy with a few real episodes: the candidates, a bandit that plays them, and its recommendation.
+"""Choose a policy with a few real episodes: the arms, a bandit that plays them, and its recommendation.
 
-Candidates are base and refined policies of runs, at several noises and strengths. The k-th episode of every candidate
-starts from the same seed and draws the same random numbers, so that differences are paired.
+Arms are base and refined policies of runs, with several noises, strengths and numbers of candidate actions. The k-th
+episode of every arm starts from the same seed and draws the same random numbers, so that differences are paired.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fidec.envs.factory import EnvFactory
 from fidec.errors import ConfigError, EnvError
 from fidec.stats import bootstrap_mean, paired_difference, wilson
 from fidec.store import files
-from fidec.train.acting import supports
+from fidec.train.acting import ActOptions, supports
 from fidec.train.evaluation import Evaluator, PolicyEvaluation
 from fidec.train.policy import Policy
 from fidec.types import Spec
@@ -33,73 +33,71 @@ PAIRS = 6
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A policy with its factors of noise and displacement."""
+class Arm:
+    """A policy of a run, and how it acts."""
 
     source: PolicyEvaluation
-    noise: float
-    strength: float | None
-    """0: the base policy. None: the method refines no base policy."""
+    act: ActOptions
+    base: bool
+    """Whether the base policy of the run plays. It has strength 0 and a single candidate."""
     clone: bool
     """Whether it only imitates the data: a base policy, or a method that needs no rewards."""
 
     @property
+    def strength(self) -> float | None:
+        """None: the method refines no base policy."""
+        if self.base:
+            return 0.0
+        return None if self.source.policy.algorithm.act_with_base is None else self.act.strength
+
+    @property
     def name(self) -> str:
-        """In words: run, noise, and strength if there is a choice."""
+        """In words: run, noise, and strength and candidates if there is a choice."""
         strength = "" if self.strength is None else f", strength {self.strength:g}"
-        return f"{self.source.directory} with noise {self.noise:g}{strength}"
+        candidates = "" if self.act.candidates == 1 else f", {self.act.candidates} candidates"
+        return f"{self.source.directory} with noise {self.act.noise:g}{strength}{candidates}"
 
     @property
     def options(self) -> str:
         """The options of `fidec eval` that play it."""
-        factors = {"noise": self.noise, "strength": self.strength or 1.0}
-        base = " --base" if self.strength == 0 else ""
-        return base + "".join(f" --{name} {value:g}" for name, value in factors.items() if value != 1)
-
-    @property
-    def how(self) -> dict[str, Any]:
-        """Arguments of an evaluation (`Evaluator`)."""
-        act = replace(self.source.act, noise=self.noise, strength=self.strength or 1.0)
-        return {"base": self.strength == 0, "act": act}
+        defaults = self.source.act.given() | ({"candidates": 1, "strength": 1.0} if self.base else {})
+        given = {name: value for name, value in self.act.given().items() if value != defaults.get(name)}
+        return " --base" * self.base + "".join(f" --{name} {value:g}" for name, value in given.items())
 
 
-def candidates_of(
-    sources: Sequence[PolicyEvaluation], noises: Sequence[float], strengths: Sequence[float]
-) -> list[Candidate]:
-    """All candidates: clones first, then by strength, by run, and by noise in the given order.
+def arms_of(
+    sources: Sequence[PolicyEvaluation],
+    noises: Sequence[float],
+    strengths: Sequence[float],
+    candidates: Sequence[int] = (),
+) -> list[Arm]:
+    """All policies to choose from: clones first, then by strength, by run, and by the others in the given order.
 
     Base policies are always among them. One that several runs share counts once. A method that cannot scale its noise
-    or its displacement has its own only.
+    or its displacement, or has no candidates, has its own only. Without `candidates` each run has its own number.
     """
-    _check_factors("--noises", noises)
-    _check_factors("--strengths", strengths)
-    candidates, clones = list[Candidate](), set[Hashable]()
+    for option, values in (("--noises", noises), ("--strengths", strengths)):
+        if not values:
+            raise ConfigError(f"{option} needs at least one number")
+    arms, clones = list[Arm](), set[Hashable]()
     for number, source in enumerate(sources):
-        act, flow = source.policy.algorithm.act, _flow_of(source.policy) or number
+        algorithm, flow = source.policy.algorithm, _flow_of(source.policy) or number
         imitates = not algos.get(source.policy.algo).needs_rewards
-        for strength in _strengths(source.policy, strengths):
-            clone = imitates or strength == 0
-            if clone and flow in clones:
+        factors: Sequence[float] = (1.0,)
+        if algorithm.act_with_base is not None:
+            factors = sorted({0.0, *map(float, strengths)}) if supports(algorithm.act, "strength") else (0.0, 1.0)
+        for strength in factors:
+            base = strength == 0
+            if (clone := imitates or base) and flow in clones:
                 continue
             if clone:
                 clones.add(flow)
-            for noise in dict.fromkeys(noises) if supports(act, "noise") else (1.0,):
-                candidates.append(Candidate(source, float(noise), strength, clone))
-    return sorted(candidates, key=lambda arm: (not arm.clone, 1.0 if arm.strength is None else arm.strength))
-
-
-def _check_factors(option: str, values: Sequence[float]) -> None:
-    if not values or not all(np.isfinite(value) and value >= 0 for value in values):
-        given = " ".join(f"{value:g}" for value in values) or "nothing"
-        raise ConfigError(f"{option} takes finite numbers that are not negative, not {given}")
-
-
-def _strengths(policy: Policy, strengths: Sequence[float]) -> Sequence[float | None]:
-    if policy.algorithm.act_with_base is None:
-        return (None,)
-    if supports(policy.algorithm.act, "strength"):
-        return sorted({0.0, *map(float, strengths)})
-    return (0.0, 1.0)
+            counts = candidates if candidates and algorithm.choose is not None else (source.act.candidates,)
+            for noise in dict.fromkeys(noises) if supports(algorithm.act, "noise") else (1.0,):
+                for count in (1,) if base else dict.fromkeys(counts):
+                    act = replace(source.act, noise=float(noise), strength=strength or 1.0, candidates=count)
+                    arms.append(Arm(source, act, base, clone))
+    return sorted(arms, key=lambda arm: (not arm.clone, 1.0 if arm.strength is None else arm.strength))
 
 
 def _flow_of(policy: Policy) -> Hashable:
@@ -115,10 +113,10 @@ def _flow_of(policy: Policy) -> Hashable:
 
 
 def check_episodes(arms: int, episodes: int, envs: int = 1) -> str | None:
-    """Raise if the candidates do not get an episode each; a sentence if they get fewer than two."""
+    """Raise if the policies do not get an episode each; a sentence if they get fewer than two."""
     rounds = episodes // envs
     advice = "give more --episodes, or fewer runs, --noises or --strengths"
-    many = f"{arms} candidates" + (f", played in {envs} environment processes," if envs > 1 else "")
+    many = f"{arms} policies" + (f", played in {envs} environment processes," if envs > 1 else "")
     if rounds < arms:
         raise ConfigError(f"{many} need at least {arms * envs} episodes, but --episodes is {episodes}: {advice}")
     if rounds < 2 * arms:
@@ -132,20 +130,20 @@ def check_sources(sources: Sequence[PolicyEvaluation]) -> None:
     for source in sources:
         if source.env.name != first.env.name:
             raise ConfigError(
-                f"{first.directory} is for {first.env.name}, {source.directory} for {source.env.name}: candidates "
-                "share an environment. Name it with --task or --env if it is the same"
+                f"{first.directory} is for {first.env.name}, {source.directory} for {source.env.name}: policies to "
+                "choose from share an environment. Name it with --task or --env if it is the same"
             )
 
 
 def choose(
-    arms: Sequence[Candidate],
+    arms: Sequence[Arm],
     episodes: int,
     *,
     seed: int = 0,
     envs: int = 1,
     report: Callable[[int], None] = lambda spent: None,
 ) -> dict[str, Any]:
-    """Play episodes of the candidates and recommend one. The result is what `fidec select --json` prints.
+    """Play episodes of the arms and recommend one. The result is what `fidec select --json` prints.
 
     A pull is one episode in each of `envs` environment processes. `report` is called with the episodes spent so far.
     """
@@ -161,7 +159,8 @@ def choose(
             arm = arms[number]
             policy, evaluator = arm.source.policy, evaluators[_shared(arm)]
             # Step 0 for all, so that policies of different steps draw the same random numbers.
-            played[number] += evaluator(policy.algorithm, policy.state, 0, seed, first=first, **arm.how).episodes
+            how: dict[str, Any] = {"first": first, "act": arm.act, "base": arm.base}
+            played[number] += evaluator(policy.algorithm, policy.state, 0, seed, **how).episodes
             report(sum(map(len, played)))
             return scores_of(env, played)[1]
 
@@ -175,8 +174,8 @@ def choose(
     return files.to_builtin({"environment": env.name, **note, "seed": seed, "envs": envs, **result})
 
 
-def _shared(arm: Candidate) -> tuple[Spec, bool, str]:
-    """What candidates have in common that share environments."""
+def _shared(arm: Arm) -> tuple[Spec, bool, str]:
+    """What arms have in common that share environments."""
     env = arm.source.env
     return arm.source.spec, env.scale_actions, str(env.action_bounds)
 
@@ -205,8 +204,8 @@ def _values(env: EnvFactory, episode: Episode, reports: bool) -> tuple[float, fl
     return math.nan if success is None else success, episode.return_, math.nan if score is None else score
 
 
-def describe(arms: Sequence[Candidate], of: str, course: bandit.Course) -> dict[str, Any]:
-    """The result of a bandit: candidates with intervals and differences to the clone, recommendation, history.
+def describe(arms: Sequence[Arm], of: str, course: bandit.Course) -> dict[str, Any]:
+    """The result of a bandit: arms with intervals and differences to the clone, recommendation, history.
 
     The clone that the others are compared with is the recommended one, or else the one that would be if there were
     only clones.
@@ -222,8 +221,9 @@ def describe(arms: Sequence[Candidate], of: str, course: bandit.Course) -> dict[
             "run": str(arm.source.directory),
             "method": arm.source.policy.algo,
             "step": arm.source.step,
-            "noise": arm.noise,
+            "noise": arm.act.noise,
             "strength": arm.strength,
+            "candidates": arm.act.candidates,
             "clone": arm.clone,
             **_mean(of, arm_scores),
             "difference": None,
@@ -256,16 +256,16 @@ def _mean(of: str, scores: Sequence[float]) -> dict[str, Any]:
     return {"episodes": len(scores), "failed": len(scores) - len(good), "mean": mean, "low": low, "high": high}
 
 
-def sentences(arms: Sequence[Candidate], result: dict[str, Any]) -> list[str]:
+def sentences(arms: Sequence[Arm], result: dict[str, Any]) -> list[str]:
     """What to do, how sure that is, and how to confirm it."""
     rows, chosen, baseline = result["arms"], result["recommended"], result["baseline"]
     row, of = rows[chosen], result["of"]
     advice = f"play {arms[chosen].name}: {of} {number(row)} in {count(row['episodes'], 'episode')}"
     if baseline is None:
-        text = [f"{advice}. There is no clone among the candidates: add a run of flow_bc or bc to compare with one."]
+        text = [f"{advice}. There is no clone among the policies: add a run of flow_bc or bc to compare with one."]
     elif arms[chosen].clone:
         others = len(rows) > sum(arm.clone for arm in arms)
-        text = [f"{advice}. It is a clone: {'no other candidate was shown to be better' if others else 'all are'}."]
+        text = [f"{advice}. It is a clone: {'no other policy was shown to be better' if others else 'all are'}."]
     else:
         other, difference = rows[baseline], row["difference"]
         text = [
