@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from fidec.algos import constraints
 from fidec.algos.common import backbone, options
 from fidec.algos.common.base import ActWithBase, State
-from fidec.errors import ConfigError
 from fidec.ops import policies
 from fidec.types import Spec
 
@@ -29,10 +28,7 @@ class RefinedConfig(options.BehaviourConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        for name in ("budget", "grad_clip"):
-            value = getattr(self, name)
-            if not (value is None or value > 0):
-                raise ConfigError(f"{name} must be positive, not {value}")
+        options.positive(self, *(name for name in ("budget", "grad_clip") if getattr(self, name) is not None))
         self.build_constraint()
 
     def build_constraint(self) -> Any:

@@ -8,6 +8,7 @@ are two kinds:
 - `KL`: an estimate of KL(refined || behaviour) in nats.
 
 `precision` and `information` are the cost of a shift in nats: without a trace, they know how wide the behaviour is.
+
 A new constraint is one module of this package with a `CONSTRAINT`, or an entry point of the group
 `fidec.constraints`. It is a frozen dataclass that derives from `Constraint`, `Quadratic` or `KL`. Its fields are
 options of FiDec.
@@ -201,5 +202,4 @@ CONSTRAINTS = Register("constraint", __name__, "CONSTRAINT", type, "fidec.constr
 def build(name: str, options: Any) -> Any:
     """The constraint of that name; attributes of `options` with the names of its fields set them."""
     kind: Any = CONSTRAINTS.get(name)
-    known = [field.name for field in dataclasses.fields(kind) if hasattr(options, field.name)]
-    return kind(**{field: getattr(options, field) for field in known})
+    return kind(**{f.name: getattr(options, f.name) for f in dataclasses.fields(kind) if hasattr(options, f.name)})
