@@ -34,7 +34,6 @@ class Run(NamedTuple):
     job: SuiteJob
     score: float
     before: float | None  # the score before the online phase; None if the run has only one phase
-    curve: dict[int, float]  # the score of every evaluation, by its step
     unit: str  # of the score
     data: Data
     content: str  # SHA-256 of the arrays, which every run has: equal for the same data
@@ -82,7 +81,7 @@ def read_run(job: SuiteJob) -> Run:
     score = float(np.mean([scores[step] for step in plan.averaged]))
     counts = [row.get("evaluation/n") or 0 for row in evaluations if row["step"] in plan.averaged]
     episodes = sum(counts) if mean_of(evaluations) == SUCCESS else 0
-    return Run(job, score, before, scores, unit_of(job.suite_task.id, evaluations), data, facts["sha256"], episodes)
+    return Run(job, score, before, unit_of(job.suite_task.id, evaluations), data, facts["sha256"], episodes)
 
 
 def units(jobs: Iterable[SuiteJob], runs: Iterable[Run]) -> dict[str, str]:

@@ -183,7 +183,7 @@ def row_of(column: Value, step: int, writer: Any) -> Value:
 # --- what an equation of `gather` means, in terms that both translations share ---------------------------------
 
 
-def fixed_slice(operand: Value, indices: Value, parameters: Any) -> tuple[list[tuple[int, Any]], tuple[int, ...]]:
+def fixed_slice(indices: Value, parameters: Any) -> tuple[list[tuple[int, Any]], tuple[int, ...]]:
     """A gather of one part at a known place: (start, size) for each axis, and the axes that are dropped.
 
     KeyError if it is another kind of gather.

@@ -179,7 +179,7 @@ def _gather(writer: Any, inputs: Sequence[Value], equation: Any, _: int) -> str:
     if len(inputs[1].shape) == 2:
         axis, places = taken(operand, inputs[1], equation.params)
         return f"np.take({writer.array(operand)}, {places}, axis={axis})"
-    ranges, dropped = fixed_slice(operand, inputs[1], equation.params)
+    ranges, dropped = fixed_slice(inputs[1], equation.params)
     index = [(start, start + size, 1) for start, size in ranges]
     text = writer.array(operand)
     if dropped == (0,) and all(r[0] == 0 and r[1] == s for r, s in zip(index[1:], operand.shape[1:], strict=True)):

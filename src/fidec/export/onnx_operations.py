@@ -145,7 +145,7 @@ def _gather(writer: Any, inputs: Sequence[Value], equation: Any, _: int) -> str:
     if len(inputs[1].shape) == 2:
         axis, places = taken(inputs[0], inputs[1], equation.params)
         return writer.node("Gather", [writer.array(inputs[0]), writer.integers(places)], axis=axis)
-    ranges, dropped = fixed_slice(inputs[0], inputs[1], equation.params)
+    ranges, dropped = fixed_slice(inputs[1], equation.params)
     name = _cut(writer, inputs[0], [(start, start + size, 1) for start, size in ranges])
     return writer.reshape(name, equation.outvars[0].aval.shape) if dropped else name
 
