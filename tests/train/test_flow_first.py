@@ -278,6 +278,7 @@ CASES: dict[str, dict[str, Any]] = {
     "action_low": WIDE,
     "action_high": WIDE,
     "action_quantile": {"action_quantile": 0.05},
+    "reward_rule": {"reward_rule": "sparse"},
     "init_from": {"algo": "fidec", "options": SETTINGS["options"]},  # from the fixture `whole`
     "memory_limit": {"memory_limit": 0.0, "env": None},
     "seed": {"seeds": (1, 2), "env": None},
@@ -302,7 +303,8 @@ CASES: dict[str, dict[str, Any]] = {
 # A task brings data of its own.
 OTHERS = {
     *("task", "env", "algo", "preset", "options", "online", "steps", "online_steps", "flow", "flow_updates", "out"),
-    *("check_data", "data_dir", "devices", "split_critics", "track", "rendering", "success_timing", "candidates"),
+    *("check_data", "data_dir", "devices", "split_critics", "track", "rendering", "success_timing"),
+    *("candidates", "noise"),
     *("eval_interval", "eval_episodes", "eval_seeds", "eval_envs", "eval_background", "eval_timeout"),
     *("log_interval", "checkpoint_interval", "keep_checkpoints", "scale_actions"),
 }
