@@ -108,7 +108,6 @@ def resume(
     online_steps: int | None = None,
     online: OnlineConfig | None = None,
     devices: int | None = None,
-    salvage: bool = False,
     quiet: bool = False,
     callback: Callback | None = None,
 ) -> Result:
@@ -120,13 +119,11 @@ def resume(
     only `max_failures` may change. `devices` is another number of devices, after which the run is equal to an
     uninterrupted one up to rounding. `callback` is that of `fidec.fit`.
 
-    If rows of the replay buffer or of a log are damaged or lost, this is an error. With `salvage` the run continues
-    without them, from the newest checkpoint that is itself intact, and says what is lost. From there on it differs
-    from an uninterrupted run.
+    If rows of the replay buffer or of a log are damaged or lost, this is an error that names the file.
     """
     longer = {"steps": steps, "online_steps": online_steps, "online": online, "devices": devices}
     with ExitStack() as stack:
-        start = reopen(path, dataset, buffer, env, longer, salvage, stack)
+        start = reopen(path, dataset, buffer, env, longer, stack)
         return _train_all([start], quiet, callback)[0]
 
 
@@ -137,7 +134,6 @@ def resume_all(
     *,
     env: str | MakeEnv | None = None,
     steps: int | None = None,
-    salvage: bool = False,
     quiet: bool = False,
 ) -> list[Result]:
     """Continue several runs that differ only in their seeds, by one compiled program."""
@@ -145,7 +141,7 @@ def resume_all(
     with ExitStack() as stack:
         for path in paths:
             first = starts[0] if starts else None
-            starts.append(reopen(path, dataset, buffer, env, {"steps": steps}, salvage, stack, first))
+            starts.append(reopen(path, dataset, buffer, env, {"steps": steps}, stack, first))
         return _train_by_memory(starts, quiet)
 
 
@@ -251,12 +247,9 @@ def _prepare(start: Start, run: Session) -> None:
         run.start_environments()
     start.directory.write_config(start.config.to_json())  # only now, after all checks have passed
     start.directory.delete_earlier()
-    if run.losses:
-        run.save()  # a checkpoint that refers to nothing that is lost
-    else:
-        if run.step:
-            run.save_policy()  # the run may have been killed between the checkpoint and its policy
-        run.mirror()
+    if run.step:
+        run.save_policy()  # the run may have been killed between the checkpoint and its policy
+    run.mirror()
 
 
 def _write_failure(directory: RunDirectory, run: Session | None, error: BaseException) -> None:

@@ -51,7 +51,6 @@ class Start(NamedTuple):
     directory: RunDirectory
     initial: Initial | None = None  # of another run, to start from
     messages: Sequence[str] = ()
-    salvage: bool = False  # do without rows of the replay buffer and of the logs that are damaged
 
     @property
     def spec(self) -> Spec:
@@ -114,7 +113,6 @@ def reopen(
     buffer: OfflineDataset | None,
     env: str | MakeEnv | None,
     longer: Mapping[str, Any],
-    salvage: bool,
     stack: ExitStack,
     first: Start | None = None,
 ) -> Start:
@@ -150,11 +148,11 @@ def reopen(
     if buffer is not None and config.buffer is None:
         raise RunError(f"{path} was trained on one data set: it cannot continue with two. Start a new run.")
     dataset, buffer = _load(config, dataset, buffer) if first is None else (first.dataset, first.buffer)
-    _check_recorded(directory, dataset, buffer, salvage)
+    _check_recorded(directory, dataset, buffer)
     config = with_data(config, dataset)
     initial = None if config.init_from is None else read_initial(directory.init)
     factory = _with_bounds(_factory(config, env), dataset)
-    return Start(config, dataset, buffer, factory, directory, initial, salvage=salvage)
+    return Start(config, dataset, buffer, factory, directory, initial)
 
 
 def open_stage(start: Start, stack: ExitStack) -> Start | None:
@@ -176,11 +174,9 @@ def open_stage(start: Start, stack: ExitStack) -> Start | None:
     return Start(config, dataset, buffer, None, directory)
 
 
-def _check_recorded(
-    directory: RunDirectory, dataset: OfflineDataset, buffer: OfflineDataset | None, salvage: bool = False
-) -> None:
+def _check_recorded(directory: RunDirectory, dataset: OfflineDataset, buffer: OfflineDataset | None) -> None:
     """Raise unless the run was trained on this data."""
-    recorded = directory.read_environment_to_resume(salvage) or {}
+    recorded = directory.read_environment_to_resume() or {}
     for kind, data in (("dataset", dataset), ("buffer", buffer)):
         if data is not None:
             sha256 = (recorded.get(kind) or {}).get("sha256")
