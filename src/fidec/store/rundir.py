@@ -308,6 +308,11 @@ def check_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
             f"{path} was changed or damaged after the run wrote it: its SHA-256 is not the recorded one. "
             "Restore the file from a copy. For a run with other options start a new one."
         )
+    if config.pop("rendering", None) == "fast":  # an option of older versions
+        raise RunError(
+            f"{path}: its images were drawn with --rendering fast, which this version does not have. Make the data "
+            "again and train again, or use the version that wrote it: environment.json of the run names it"
+        )
     return config
 
 

@@ -404,7 +404,7 @@ class Session(Run):
 
     def save_policy(self) -> None:
         info = {"task": self.config.task, "dataset": self.dataset_name, "step": self.step}
-        info |= {"success_timing": self.config.success_timing, "rendering": self.config.rendering}
+        info["success_timing"] = self.config.success_timing
         if self.declaration:
             info["declaration"] = self.declaration
         info |= {"config_sha256": files.sha256_json(self.identity["config"]), "data_sha256": self.identity["data"]}

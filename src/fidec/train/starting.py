@@ -84,8 +84,6 @@ def begin(
     # Check the configuration before the directory is created, so that a wrong id leaves none.
     factory = _factory(config, env)
     dataset, buffer = _load(config, dataset, buffer)
-    if config.rendering is None and dataset.spec.images:
-        config = dataclasses.replace(config, rendering=dataset.info.get("rendering") or "exact")
     spec = spec_of(config, dataset, initial)
     check_method(config, dataset, spec, initial)
     if config.flow_updates and spec != spec_of(config, dataset):
