@@ -19,7 +19,7 @@ from fidec import dataset_from_arrays, fit, resume
 from fidec.errors import CheckpointError, ConfigError, NonFiniteError, OutOfMemoryError, RunError
 from fidec.store import files
 from fidec.store.rundir import RunDirectory
-from fidec.train import dispatch, together
+from fidec.train import dispatch, run
 from fidec.train.run import Preempted
 from fidec.train.session import Session
 from fidec.train.stored import config_of
@@ -232,7 +232,7 @@ def test_too_little_memory_is_no_damage_and_says_what_to_do(
         raise error
 
     if place == "train":
-        monkeypatch.setattr(together, "run_for", fail)
+        monkeypatch.setattr(run, "run_for", fail)
     else:
         monkeypatch.setattr(files, "sha256_file", fail)
     with pytest.raises(OutOfMemoryError, match=f"{words}.*a batch has 8 rows.*GB are free.*--memory-limit"):

@@ -77,7 +77,7 @@ class Journal:
 
 @dataclass(kw_only=True, eq=False)
 class Session(Run):
-    """A run in progress. `fidec.train.together` trains it to the next step at which something is due (`next_due`)."""
+    """A run in progress. `fidec.train.run` trains it to the next step at which something is due (`next_due`)."""
 
     config: RunConfig
     algorithm: Algorithm
