@@ -220,7 +220,7 @@ def _list(args: ListArgs) -> int:
 
     files = list_cache(args.data_dir)
     if args.json:
-        print_json({"files": [file.to_json() for file in files], "can_make": list(RECIPES)})
+        print_json({"files": [asdict(file) for file in files], "can_make": list(RECIPES)})
         return 0
     print(f"cache directory: {data_dir(args.data_dir)}")
     if files:

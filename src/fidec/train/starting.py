@@ -13,10 +13,10 @@ from fidec.data import OfflineDataset
 from fidec.data.batches import shares
 from fidec.envs.factory import EnvFactory, MakeEnv, describe_env, factory_of, is_function
 from fidec.errors import ConfigError, RunError
+from fidec.store import trackers
 from fidec.store.remote import as_url
 from fidec.store.rundir import RunDirectory, check_no_results
 from fidec.store.staging import stage_existing, stage_new
-from fidec.store.trackers import check_installed
 from fidec.train.checks import (
     check_agree,
     check_chunk,
@@ -80,7 +80,7 @@ def begin(
         if config.online_steps:
             resolve_online(config)  # raises: an online run has no second data set
     if config.track is not None:
-        check_installed(config.track)
+        trackers.package(config.track)
     # Check the configuration before the directory is created, so that a wrong id leaves none.
     factory = _factory(config, env)
     dataset, buffer = _load(config, dataset, buffer)
