@@ -316,7 +316,7 @@ def test_wrong_train_arguments(cli, tmp_path, argv, words):
     [
         (("tasks", "--familly", "cube"), "no option '--familly'; did you mean --family?"),
         (("eval",), "Missing from fidec eval: DIR Run directory, or a policy directory; also"),
-        (("data", "make", "x", "--rendering", "fsat"), "no --rendering 'fsat'; did you mean fast?"),
+        (("train", "--success-timing", "pst"), "no --success-timing 'pst'; did you mean post?"),
         (("data", "get", "a", "b"), "no place for the word 'b'"),
         (("suite", "run", "paper", "--sedes", "1"), "did you mean --seeds?"),
     ],

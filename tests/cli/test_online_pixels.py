@@ -12,7 +12,7 @@ import pytest
 
 import fidec
 from fidec import rng
-from fidec.data import batches, replay
+from fidec.data import batches
 from fidec.envs.exploration import exploration_seed
 from fidec.errors import ConfigError
 from fidec.ops import images
@@ -20,6 +20,7 @@ from fidec.train import dispatch
 from fidec.train.config import OnlineConfig
 from fidec.train.run import Preempted
 from fidec.train.session import Session
+from helpers import ring_of
 from helpers.room_env import ROOM, SIZE, Room, room_columns
 from helpers.runs import online_fingerprint, read_rows, stored_rows
 
@@ -105,7 +106,7 @@ def test_what_is_drawn_is_what_the_environment_showed(dataset, whole):
     np.testing.assert_array_equal(rows.batch.observations, shown)
 
     # As the updates draw them, from both kinds of rows. The rewards of the online ones are made their numbers.
-    online = replay.of(rows.batch._replace(rewards=np.arange(1, ONLINE + 1, dtype=np.float32)), ONLINE)
+    online = ring_of(rows.batch._replace(rewards=np.arange(1, ONLINE + 1, dtype=np.float32)), ONLINE)
     joined = batches.OfflineOnline(batches.device_source(dataset, batches.Sampling(3)), online)
     settings = batches.Sampling(frame_stack=3, augment=0.0, capacity=1000)
     batch = batches.sample_batch(joined, rng.stream(0, "batch"), 64, settings)

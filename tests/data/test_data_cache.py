@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import platformdirs
@@ -46,7 +47,7 @@ def test_list_shows_rows_origin_and_problems(tmp_path):
     assert first.bytes == path.stat().st_size
     assert second.rows is None
     assert "not a readable .npz" in str(second.problem)
-    json.dumps([first.to_json(), second.to_json()])
+    json.dumps([asdict(first), asdict(second)])
 
 
 def test_a_changed_file_is_rejected(tmp_path):

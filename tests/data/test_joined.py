@@ -11,6 +11,7 @@ from fidec.data import replay
 from fidec.data.batches import OfflineOnline, Sampling, Source, sample_batch
 from fidec.errors import ConfigError
 from fidec.types import Batch
+from helpers import ring_of
 from helpers.algorithms import fast_jit
 
 OFFLINE = 7
@@ -30,7 +31,7 @@ def keys(count: int = 6) -> list:
 def test_joined_sources_draw_what_one_ring_would_draw(capacity):
     """At every length, also after the ring has gone round: half of the offline rows gone, all gone, and again."""
     offline = Source(jax.tree.map(jax.numpy.asarray, rows(0, OFFLINE)))
-    ring, online = replay.of(offline.rows, capacity), replay.empty(rows(0, 1), min(capacity, 60))
+    ring, online = ring_of(offline.rows, capacity), replay.empty(rows(0, 1), min(capacity, 60))
     add, sample = fast_jit(replay.add), fast_jit(lambda ring, key: replay.sample(ring, key, 32))
     joined = fast_jit(
         lambda online, key: sample_batch(OfflineOnline(offline, online), key, 32, Sampling(capacity=capacity))

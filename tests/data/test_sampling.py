@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from fidec import dataset_from_arrays, rng
-from fidec.data import batches, replay
+from fidec.data import batches
 from fidec.data.batches import Mixture, OfflineOnline, Sampling, Source, device_source, sample_batch
 from fidec.errors import ConfigError
 from fidec.ops import images
 from fidec.types import Spec
+from helpers import ring_of
 from helpers.algorithms import fast_jit
 from helpers.runs import random_columns
 
@@ -81,7 +82,7 @@ def test_a_mixture_takes_its_share_of_each(vectors):
 
 def test_a_replay_buffer_is_a_source_too(vectors):
     source = device_source(vectors)
-    buffer = replay.of(source.rows, vectors.size + 10)
+    buffer = ring_of(source.rows, vectors.size + 10)
     assert_same(jitted(buffer, KEY, 16), jitted(source, KEY, 16))
     batch = jitted(Mixture(source, buffer), KEY, 16)
     assert_same(batch, jitted(Mixture(source, source), KEY, 16))
@@ -89,7 +90,7 @@ def test_a_replay_buffer_is_a_source_too(vectors):
 
 
 def test_sources_that_do_not_fit_are_rejected_by_the_name_of_the_column(vectors):
-    with_returns, buffer = device_source(vectors, discount=0.9), replay.of(device_source(vectors).rows, vectors.size)
+    with_returns, buffer = device_source(vectors, discount=0.9), ring_of(device_source(vectors).rows, vectors.size)
     with pytest.raises(ConfigError, match=r"mixture has returns of shape \(\), the second no returns.*discount"):
         jitted(Mixture(with_returns, buffer), KEY, 16)
     rows = with_returns.rows._replace(actions=with_returns.rows.actions[:, :1])
@@ -163,7 +164,7 @@ def test_a_replay_buffer_holds_stacks_and_the_frame_that_follows():
     dataset, settings = image_dataset(), Sampling(frame_stack=2, capacity=1000)
     source, size = device_source(dataset, Sampling(2)), dataset.size
     stacks = np.stack([slow_stack(dataset, row, 2)[0] for row in range(size)])
-    buffer = replay.of(source.rows._replace(observations=stacks), size)
+    buffer = ring_of(source.rows._replace(observations=stacks), size)
     assert_same(jitted(buffer, KEY, 64, settings), jitted(source, KEY, 64, settings))
     batch = jitted(OfflineOnline(source, buffer), KEY, 64, settings)
     for i in range(64):

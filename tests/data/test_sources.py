@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from fidec.data.columns import ACTION_LIMIT
 from fidec.data.source import SOURCES, absolute_source
 from fidec.envs.factory import find_task, make
 from fidec.errors import ConfigError, DataError
+from fidec.store.files import sha256_file
 
 TASK = "pointmaze-medium-navigate-singletask-task3-v0"
 
@@ -63,6 +65,14 @@ def test_ogbench_is_read_as_ogbench_reads_it(tmp_path, monkeypatch):
     assert load_dataset(f"ogbench:{TASK}").sha256 == ours.sha256
     other = load_dataset(TASK.replace("task3", "task1"))
     assert other.sha256 != ours.sha256
+
+
+def test_images_drawn_by_an_option_of_older_versions_are_refused(tmp_path):
+    path = ogbench_file(tmp_path)
+    record = {"made_by": "fidec", "sha256": {"train": sha256_file(path)}, "settings": {"rendering": "fast"}}
+    path.with_suffix(".json").write_text(json.dumps(record))
+    with pytest.raises(DataError, match=r"--rendering fast .*fidec data make pointmaze-medium-navigate-v0 --overw"):
+        load_dataset(f"ogbench:{TASK}", cache_dir=tmp_path)
 
 
 def test_ogbenchs_own_directory_is_searched_last(tmp_path, monkeypatch):

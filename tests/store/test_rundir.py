@@ -65,6 +65,11 @@ def test_create_write_and_read_back(tmp_path):
         status = some(run.read_status())
         assert (status["state"], status["step"], status["reason"]) == ("preempted", 7, "SIGTERM")
         assert run.read_jsonl("train") == []
+        run.config.write_text('{"rendering": "exact", "task": "cube"}')  # an option of older versions
+        assert run.read_config() == {"task": "cube"}
+        run.config.write_text('{"rendering": "fast"}')
+        with pytest.raises(RunError, match=r"drawn with --rendering fast"):
+            run.read_config()
         run.config.write_text("{")
         with pytest.raises(RunError, match=r"config\.json is damaged"):
             run.read_config()

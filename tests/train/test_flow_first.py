@@ -303,7 +303,7 @@ CASES: dict[str, dict[str, Any]] = {
 # A task brings data of its own.
 OTHERS = {
     *("task", "env", "algo", "preset", "options", "online", "steps", "online_steps", "flow", "flow_updates", "out"),
-    *("check_data", "data_dir", "devices", "split_critics", "track", "rendering", "success_timing"),
+    *("check_data", "data_dir", "devices", "split_critics", "track", "success_timing"),
     *("candidates", "noise"),
     *("eval_interval", "eval_episodes", "eval_seeds", "eval_envs", "eval_background", "eval_timeout"),
     *("log_interval", "checkpoint_interval", "keep_checkpoints", "scale_actions"),

@@ -14,7 +14,7 @@ from fidec.errors import CheckpointError, ConfigError, RunError
 from fidec.store import files
 from fidec.train.config import RunConfig
 from fidec.train.resolve import resolve
-from fidec.train.together import Together
+from fidec.train.run import Together
 from fidec.train.warm_start import with_initial
 from helpers.runs import TASK, fingerprint, random_columns
 

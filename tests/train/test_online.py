@@ -22,7 +22,7 @@ from fidec.train.collect import Collector
 from fidec.train.config import OnlineConfig
 from fidec.train.run import Preempted
 from fidec.types import Batch
-from helpers import some
+from helpers import ring_of, some
 from helpers.online_envs import UNREPEATABLE, WALK, Walk
 from helpers.runs import online_fingerprint, random_columns, read_rows, stored_rows
 
@@ -150,7 +150,7 @@ def test_it_equals_a_simple_loop(dataset, tmp_path):
     online = OnlineConfig(capacity=1000)
     run = train(dataset, tmp_path / "run", "rebrac", online_steps=steps, eval_interval=0, online=online)
     algorithm = algos.make("rebrac", load_policy(run.policy).spec, **SMALL)
-    ring = replay.of(dataset.batch(), 1000)
+    ring = ring_of(dataset.batch(), 1000)
     state = jax.jit(algorithm.init)(rng.stream(4, "init"))
     update, explore = jax.jit(algorithm.update), jax.jit(some(algorithm.explore))
     sample, follow = jax.jit(replay.sample, static_argnums=2), jax.jit(replay.follow)

@@ -19,7 +19,7 @@ from fidec import dataset_from_arrays, fit, resume
 from fidec.errors import CheckpointError, ConfigError, NonFiniteError, OutOfMemoryError, RunError
 from fidec.store import files
 from fidec.store.rundir import RunDirectory
-from fidec.train import dispatch, together
+from fidec.train import dispatch, run
 from fidec.train.run import Preempted
 from fidec.train.session import Session
 from fidec.train.stored import config_of
@@ -187,30 +187,27 @@ def test_a_damaged_checkpoint_costs_time_but_no_bits(tmp_path, dataset, whole, c
     for checkpoint in (out / "checkpoints").iterdir():
         (checkpoint / "manifest.json").write_text("{}")
     before = fingerprint(out, STEPS)
-    with pytest.raises(CheckpointError, match=r"every checkpoint .* is damaged \(steps 80, 120\).*--overwrite"):
+    with pytest.raises(CheckpointError, match=r"every checkpoint .* is damaged \(steps 80, 120; .*--overwrite"):
         resume(out, dataset, quiet=True)
     assert capsys.readouterr().err.count("is damaged and is not used") == 2
     assert fingerprint(out, STEPS) == before
     assert status(out)[0] == "done"
 
 
-def test_a_damaged_log_and_record_cost_their_rows_only(tmp_path, dataset, whole):
+def test_a_damaged_log_or_record_is_refused(tmp_path, dataset, whole):
     out = tmp_path / "run"
     shutil.copytree(whole(), out)
     lines = (out / "train.jsonl").read_bytes().splitlines(keepends=True)
     (out / "train.jsonl").write_bytes(lines[0] + lines[1].replace(b"step", b"stop") + b"".join(lines[2:]))
-    with pytest.raises(RunError, match=r"train\.jsonl was changed or lost \(damaged lines: 2\).*--salvage"):
+    with pytest.raises(RunError, match=r"train\.jsonl was changed or lost \(damaged lines: 2\).*copy.*--overwrite"):
         resume(out, dataset, quiet=True)
-    resume(out, dataset, salvage=True, quiet=True)
-    assert (out / "train.jsonl").read_bytes() == lines[0] + b"".join(lines[2:])
-    assert "salvaged: " in (out / "run.log").read_text()
+    (out / "train.jsonl").write_bytes(b"".join(lines))
     (out / "environment.json").write_text('{"dataset": [')
-    with pytest.raises(RunError, match=r"environment\.json is damaged.*--salvage"):
+    with pytest.raises(RunError, match=r"environment\.json is damaged.*copy.*--overwrite"):
         resume(out, dataset, quiet=True)
-    resume(out, dataset, salvage=True, quiet=True)
-    resume(out, dataset, quiet=True)  # without the option: the run is whole again
-    state = f"checkpoints/{STEPS:08d}/state.safetensors"
-    assert fingerprint(out, STEPS)[state] == fingerprint(whole(), STEPS)[state]
+    shutil.copy(whole() / "environment.json", out)
+    resume(out, dataset, quiet=True)  # restored from a copy: the run is whole again
+    assert fingerprint(out, STEPS) == fingerprint(whole(), STEPS)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +232,7 @@ def test_too_little_memory_is_no_damage_and_says_what_to_do(
         raise error
 
     if place == "train":
-        monkeypatch.setattr(together, "run_for", fail)
+        monkeypatch.setattr(run, "run_for", fail)
     else:
         monkeypatch.setattr(files, "sha256_file", fail)
     with pytest.raises(OutOfMemoryError, match=f"{words}.*a batch has 8 rows.*GB are free.*--memory-limit"):

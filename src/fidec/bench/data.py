@@ -33,7 +33,7 @@ def provide(
             continue
         key = (dataset_name(job.data()), job.config.data_dir)  # the tasks of an OGBench family share one data set
         if key not in tried:
-            tried[key] = _make(job, rows or _rows(job, scale), reason, say, small=scale is not None)
+            tried[key] = _make(job, rows or _rows(job, scale), reason, say)
         if tried[key] is not None:
             without[job] = tried[key]
     return without
@@ -57,19 +57,18 @@ def _rows(job: SuiteJob, scale: Scale | None) -> int:
     return (row.data_transitions if row else None) or ROWS
 
 
-def _make(job: SuiteJob, rows: int, reason: str | None, say: Callable[[str], None], small: bool) -> str | None:
+def _make(job: SuiteJob, rows: int, reason: str | None, say: Callable[[str], None]) -> str | None:
     """Make the data of a job's task, if there is a recipe; the result is the reason if it is still missing."""
     name = job.data().partition(":")[2]
     try:
         recipe = find_recipe(name)
     except ConfigError:
         return reason
-    rendering = "fast" if small and recipe.rendering else None  # exact images are for the published size
     directory, workers, waits = data_dir(job.config.data_dir), os.cpu_count() or 1, False
     say(f"data for {job.task}: making {rows} rows of {recipe.name}")
     while True:
         try:
-            make_dataset(name, rows, directory=directory, seed=0, workers=workers, rendering=rendering)
+            make_dataset(name, rows, directory=directory, seed=0, workers=workers)
             return None
         except BusyError:
             if not waits:

@@ -93,7 +93,7 @@ class Job:
         """Raise an error if the directory holds another run than asked for. With `any_data` its data may differ."""
         config = self.config
         # What is not given comes from the data, or from the run that this one starts from.
-        later = [name for name in ("rendering", "normalize_observations") if getattr(config, name) is None]
+        later = ["normalize_observations"] if config.normalize_observations is None else []
         # A run that holds out episodes may end early. Its configuration then has the steps that it made.
         shorter = ["steps"] if config.held_out and found.steps < config.steps else []
         wanted, present = _compared(config), _compared(found)

@@ -46,8 +46,6 @@ class MakeArgs:
     """Where to write; by default the cache directory."""
     expert: Path | None = None
     """Directory of a trained expert for ants; by default the one in the cache, or a new one."""
-    rendering: Literal["exact", "fast"] | None = None
-    """Visual data only: exact (the default) renders as OGBench does; fast takes a fifth of the time on a CPU."""
     overwrite: bool = False
     """Replace a file that was made with other settings."""
     json: bool = False
@@ -190,7 +188,6 @@ def _make(args: MakeArgs) -> int:
         open_pool=None if args.on == "local" else lambda: executor.open(request),
         overwrite=args.overwrite,
         expert=args.expert,
-        rendering=args.rendering,
     )
     if args.json:
         print_json(asdict(made))
@@ -223,7 +220,7 @@ def _list(args: ListArgs) -> int:
 
     files = list_cache(args.data_dir)
     if args.json:
-        print_json({"files": [file.to_json() for file in files], "can_make": list(RECIPES)})
+        print_json({"files": [asdict(file) for file in files], "can_make": list(RECIPES)})
         return 0
     print(f"cache directory: {data_dir(args.data_dir)}")
     if files:

@@ -83,8 +83,6 @@ class ResumeArgs(Processes):
     devices: int | None = None
     """Continue one run on this many devices instead of the number before: equal to an uninterrupted run up to
     rounding."""
-    salvage: bool = False
-    """Continue without rows of the replay buffer or of the logs that are damaged or lost, and say which."""
     json: bool = False
     """Print the result as JSON."""
 
@@ -243,7 +241,7 @@ def _resume(args: ResumeArgs) -> int:
     from fidec.train.run import resume, resume_all
 
     import_from_here()
-    how: dict[str, Any] = {"env": args.env, "steps": args.steps, "salvage": args.salvage}
+    how: dict[str, Any] = {"env": args.env, "steps": args.steps}
     if len(args.resume) > 1:
         if args.online_steps is not None:
             raise ConfigError("--online-steps is for one run: resume the others one by one")

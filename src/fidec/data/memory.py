@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fidec.errors import DataError, OutOfMemoryError
+from fidec.errors import DataError, FidecError, OutOfMemoryError
 
 if TYPE_CHECKING:
     from fidec.data.dataset import OfflineDataset
@@ -44,13 +44,21 @@ def host_device() -> Any:
         return None
 
 
-def unreadable(path: str | Path, error: Exception, damaged: DataError) -> Exception:
-    """The error for a file that a parser could not read. Without memory nothing is wrong with the file."""
-    if isinstance(error, MemoryError):
-        return MemoryError(*error.args)
-    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
-        return MemoryError(f"reading {path}: {error.strerror or error}")
-    return damaged
+@contextmanager
+def parsing(path: str | Path, damaged: Callable[[str], DataError]) -> Iterator[None]:
+    """Turn what a parser raises on hostile bytes into the error `damaged(its words)`.
+
+    Errors of fidec stay. Without memory nothing is wrong with the file.
+    """
+    try:
+        yield
+    except (FidecError, MemoryError):
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+            raise MemoryError(f"reading {path}: {error.strerror or error}") from error
+        text = " ".join(str(error).split())[:160]
+        raise damaged(f"{type(error).__name__}: {text}" if text else type(error).__name__) from error
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import math
 import struct
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -20,7 +21,7 @@ from fidec.console import Progress
 from fidec.data.cache import kept_copy
 from fidec.data.columns import MAX_RATIO, check_row_counts, existing_file, fail
 from fidec.data.disk_array import FileRows, worth_mapping
-from fidec.data.memory import unreadable
+from fidec.data.memory import parsing
 from fidec.errors import DataError
 
 Header = tuple[tuple[int, ...], np.dtype]
@@ -52,7 +53,7 @@ def read_npz(
         check_row_counts(str(file), {key: shape for key, (shape, _) in headers.items()})
         for key, member in members.items():
             shape, dtype = headers[key]
-            try:
+            with _parsing(file, key, " cannot be read ({}); the file is damaged."):
                 stays = len(shape) > 2 and worth_mapping(shape, dtype) if mapped is None else key in mapped
                 if stays and (array := map_member(file, archive, member)) is not None:
                     arrays[key] = cast(np.ndarray, array)
@@ -60,12 +61,11 @@ def read_npz(
                 with archive.open(member) as stream:
                     arrays[key] = npy.read_array(stream, allow_pickle=False)
                     stream.read(1)  # the end of the member, where zipfile verifies its CRC
-            except DataError:
-                raise
-            except Exception as error:  # any error of a parser on hostile bytes
-                damaged = fail(str(file), key, f" cannot be read ({_short(error)}); the file is damaged.")
-                raise unreadable(file, error, damaged) from error
     return arrays
+
+
+def _parsing(file: Path, key: str, words: str) -> AbstractContextManager[None]:
+    return parsing(file, lambda text: fail(str(file), key, words.format(text)))
 
 
 def write_npz(file: IO[bytes], members: Mapping[str, tuple[Header, Iterable[np.ndarray]]]) -> None:
@@ -85,14 +85,14 @@ def write_npz(file: IO[bytes], members: Mapping[str, tuple[Header, Iterable[np.n
 
 
 def _open_zip(file: Path) -> zipfile.ZipFile:
-    try:
-        return zipfile.ZipFile(file)
-    except Exception as error:
-        damaged = DataError(
-            f"{file}: not a readable .npz archive ({_short(error)}). If it is incomplete, make or download it again. "
+    def damaged(text: str) -> DataError:
+        return DataError(
+            f"{file}: not a readable .npz archive ({text}). If it is incomplete, make or download it again. "
             "Pickled files (.pkl, .npy with objects) are never opened."
         )
-        raise unreadable(file, error, damaged) from error
+
+    with parsing(file, damaged):
+        return zipfile.ZipFile(file)
 
 
 def _members(file: Path, archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
@@ -116,13 +116,9 @@ def _header(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> He
     where, key = str(file), _key(member)
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise fail(where, key, " is packed by a method that NumPy does not write; save it with np.savez again.")
-    try:
-        with archive.open(member) as stream:
-            shape, _, dtype = _npy_header(stream)
-            start = stream.tell()
-    except Exception as error:
-        damaged = fail(where, key, f" is not a NumPy array, or is damaged ({_short(error)}).")
-        raise unreadable(file, error, damaged) from error
+    with _parsing(file, key, " is not a NumPy array, or is damaged ({})."), archive.open(member) as stream:
+        shape, _, dtype = _npy_header(stream)
+        start = stream.tell()
     if dtype.hasobject:
         raise fail(
             where,
@@ -144,11 +140,6 @@ def _header(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> He
             f" claims {member.file_size} bytes out of {member.compress_size} packed ones, which is impossible.",
         )
     return shape, dtype
-
-
-def _short(error: Exception) -> str:
-    text = " ".join(str(error).split())[:160]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def map_member(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> FileRows | None:

@@ -37,14 +37,6 @@ def empty(example: Batch, capacity: int) -> Replay:
     return Replay(rows, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
 
 
-def of(batch: Batch, capacity: int) -> Replay:
-    """A buffer that starts with all rows of `batch`, the oldest first, and free slots after them."""
-    count = batch.rewards.shape[0]
-    if capacity < count:
-        raise ConfigError(f"a replay buffer of capacity {capacity} cannot start with {count} transitions")
-    return add(empty(batch, capacity), jax.tree.map(jnp.asarray, batch))
-
-
 def add(replay: Replay, transitions: Batch) -> Replay:
     """Append rows in their order; if there are more rows than slots, the last ones stay. Works inside jit."""
     check_columns(replay.rows, transitions, ("the replay buffer", "the new transitions"))

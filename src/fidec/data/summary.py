@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -138,10 +138,6 @@ class CachedFile:
     origin: str | None
     sha256: str | None
     problem: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 def list_cache(cache_dir: str | Path | None = None) -> list[CachedFile]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from fidec.data.columns import existing_file, fail
-from fidec.data.memory import free_host_memory, unreadable
+from fidec.data.memory import free_host_memory, parsing
 from fidec.errors import ConfigError, DataError
 from fidec.extras import require
 from fidec.register import unknown
@@ -54,7 +54,7 @@ class Table:
         if self.file.suffix.lower() not in SUFFIXES:
             found = self.file.suffix or "missing"
             raise DataError(f"{self.file}: the suffix is {found}, expected {' or '.join(SUFFIXES)}")
-        with _naming_damage(self.file):
+        with _parsing(self.file):
             if self.file.suffix.lower() == ".csv":
                 whole = require("pyarrow.csv", "tables", PURPOSE).read_csv(self.file)
                 schema, self._select, self._parquet = whole.schema, whole.select, None
@@ -74,7 +74,7 @@ class Table:
             if name not in self.types:
                 raise DataError(f"{self.file}: {unknown('column', name, self.types)}")
         chosen = list(dict.fromkeys(names))
-        with _naming_damage(self.file):
+        with _parsing(self.file):
             table = self._select(chosen)
             return {name: _array(str(self.file), name, table.column(name)) for name in chosen}
 
@@ -82,21 +82,15 @@ class Table:
         """The values of a column of a Parquet file as Python objects; `rows` of them are in memory at a time."""
         if name not in self.types or self._parquet is None:
             raise DataError(f"{self.file}: {unknown('column', name, self.types)}")
-        with _naming_damage(self.file):
+        with _parsing(self.file):
             for batch in self._parquet.iter_batches(rows, columns=[name]):
                 yield from batch.column(0).to_pylist()
 
 
-@contextmanager
-def _naming_damage(file: Path) -> Iterator[None]:
-    """Turn what pyarrow raises into a DataError."""
-    pyarrow = require("pyarrow", "tables", PURPOSE)
-    try:
-        yield
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
-        text = " ".join(str(error).split())[:160]
-        damaged = DataError(f"{file}: cannot be read as a table ({text}); it is damaged or of another kind.")
-        raise unreadable(file, error, damaged) from error
+def _parsing(file: Path) -> AbstractContextManager[None]:
+    return parsing(
+        file, lambda text: DataError(f"{file}: cannot be read as a table ({text}); it is damaged or of another kind.")
+    )
 
 
 def _check_size(file: Path, metadata: Any) -> None:
@@ -196,7 +190,9 @@ class Recording:
 
     def _messages(self, topics: set[str] | None, first: bool = False) -> Iterator[tuple[str, int, Any]]:
         """(topic, time in ns, message) in the order of time; with `first` one message of each topic."""
-        with _naming_mcap_damage(self.file), open(self.file, "rb") as stream:
+        file = self.file
+        damaged = lambda text: DataError(f"{file}: cannot be read as MCAP ({text}); it is damaged.")  # noqa: E731
+        with parsing(file, damaged), open(file, "rb") as stream:
             reader = require("mcap.reader", "mcap", "a recording").make_reader(stream, validate_crcs=True)
             summary = reader.get_summary()
             if summary is None:
@@ -216,19 +212,6 @@ class Recording:
                     yield channel.topic, message.log_time - start, decode(message.data)
                 if first and len(seen) == len({each.topic for each in summary.channels.values()}):
                     return
-
-
-@contextmanager
-def _naming_mcap_damage(file: Path) -> Iterator[None]:
-    """Turn what the parsers raise into a DataError."""
-    try:
-        yield
-    except (DataError, ConfigError):
-        raise
-    except Exception as error:  # any error of a parser on hostile bytes
-        text = " ".join(str(error).split())[:160]
-        damaged = DataError(f"{file}: cannot be read as MCAP ({type(error).__name__}: {text}); it is damaged.")
-        raise unreadable(file, error, damaged) from error
 
 
 def _check_sizes(file: Path, summary: Any) -> None:

@@ -115,7 +115,7 @@ class WindowBuilder:
     """Windows of steps as they are collected. It keeps the steps of running episodes that still begin windows.
 
     A window is complete when its next chunk is known too, or when its episode has ended: at a terminal, or, if the
-    environment failed or rows were lost, where the lane goes on elsewhere. The windows depend on the rows and their
+    environment failed, where the lane goes on elsewhere. The windows depend on the rows and their
     order alone, so a resumed run makes them again from the rows on the disk. They equal those of a data set.
     """
 

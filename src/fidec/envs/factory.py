@@ -67,13 +67,12 @@ def make(
     *,
     render_mode: str | None = None,
     success_timing: Literal["pre", "post"] = "pre",
-    rendering: Literal["exact", "fast"] = "exact",
 ) -> gymnasium.Env:
     """Make the environment of a task (see `find_task` and `EnvOptions`). `reset(seed=...)` determines the start.
 
     Images need OpenGL: without a display, MUJOCO_GL then defaults to egl.
     """
-    return make_env(find_task(task), EnvOptions(render_mode, success_timing, rendering))
+    return make_env(find_task(task), EnvOptions(render_mode, success_timing))
 
 
 def make_env(info: TaskInfo, options: EnvOptions = EnvOptions()) -> gymnasium.Env:  # noqa: B008 - it is immutable
@@ -132,7 +131,6 @@ def factory_of(
     env: str | MakeEnv | None = None,
     *,
     success_timing: Any = "pre",
-    rendering: Any = "exact",
     declaration: str = "",
     scale_actions: bool = False,
     action_bounds: Bounds | None = None,
@@ -159,7 +157,7 @@ def factory_of(
             "fidec.resume(run, env=make_env) or fidec.evaluate(run, env=make_env)"
         )
     info = find_task(task if task is not None else f"gymnasium:{env}", declaration)
-    options = EnvOptions(success_timing=success_timing, rendering=rendering)
+    options = EnvOptions(success_timing=success_timing)
     return EnvFactory(
         name=info.id,
         make=partial(_make_task, info, options),

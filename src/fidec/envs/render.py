@@ -1,14 +1,8 @@
-"""Drawing MuJoCo scenes: one frame for a video, and faster drawing for machines that draw on a CPU.
+"""Drawing MuJoCo scenes for videos, also on machines that draw on a CPU.
 
-A frame of OGBench's manipulation scenes takes a 4096^2 shadow map and 185 000 triangles, however small it is. A
-smaller map and merged vertices take a fraction of the time. The physics does not change.
-
-For pixel observations (`install`) the map has 512^2 and vertices are merged within 5 mm: a 64 x 64 frame takes a
-fifth of the time. About one pixel in a hundred looks different in the cube scenes, and five to eight in the puzzles
-and in scene, whose buttons and drawers have thin edges. Data and evaluation must be drawn in the same way.
-
-For videos (`frame`) the map has 1024^2 and vertices are merged within 0.4 % of the scene's extent: a quarter of the
-time, and fewer than one pixel in a hundred looks different.
+A frame of OGBench's manipulation scenes takes a 4096^2 shadow map and 185 000 triangles, however small it is. Here
+the map has 1024^2, and vertices are merged within 0.4 % of the scene's extent: a quarter of the time, and fewer than
+one pixel in a hundred looks different. The physics does not change. Pixel observations are drawn by OGBench itself.
 """
 
 from __future__ import annotations
@@ -21,8 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-_FAST_CELL, _FAST_SHADOW_MAP = 0.005, 512  # of pixel observations; the cell of a grid in metres
-_VIDEO_CELL, _VIDEO_SHADOW_MAP = 0.004, 1024  # of videos; the cell by the scene's extent
+_CELL, _SHADOW_MAP = 0.004, 1024  # the cell of a grid by the scene's extent
 _MESH_ARRAYS = ("mesh_face", "mesh_facenum", "mesh_facenormal", "mesh_facetexcoord")
 
 
@@ -34,34 +27,14 @@ def gl_environ() -> dict[str, str]:
     return {"MUJOCO_GL": "egl", "PYOPENGL_PLATFORM": "egl"}
 
 
-def install(env: Any) -> Any:
-    """Draw this environment's pixel observations the fast way from now on; returns the environment.
-
-    For OGBench's manipulation environments, which make their renderer in `_initialize_renderer` whenever a scene is
-    compiled. Other environments have no such function, which raises an AttributeError.
-    """
-    base = env.unwrapped
-    initialize = type(base)._initialize_renderer
-
-    def initialize_fast() -> None:
-        with cheap_scene(base.model, _FAST_CELL, _FAST_SHADOW_MAP):
-            initialize(base)
-
-    base._initialize_renderer = initialize_fast
-    if base._renderer is not None:
-        base._renderer.close()
-        initialize_fast()
-    return env
-
-
 @contextmanager
-def cheap_scene(model: Any, cell: float, shadow_map: int) -> Iterator[None]:
+def _cheap_scene(model: Any) -> Iterator[None]:
     """A renderer made in this context takes merged meshes and a small shadow map. Then the model is restored."""
     quality = model.vis.quality
     saved = {name: getattr(model, name).copy() for name in _MESH_ARRAYS}
-    shadow_size, quality.shadowsize = quality.shadowsize, min(quality.shadowsize, shadow_map)
+    shadow_size, quality.shadowsize = quality.shadowsize, min(quality.shadowsize, _SHADOW_MAP)
     try:
-        _merge_vertices(model, cell)
+        _merge_vertices(model, _CELL * model.stat.extent)
         yield
     finally:
         quality.shadowsize = shadow_size
@@ -138,6 +111,6 @@ def _renderer(model: Any, size: int) -> Any:
     if id(model) not in _renderers:
         close()
         model.vis.global_.offwidth = model.vis.global_.offheight = size
-        with cheap_scene(model, _VIDEO_CELL * model.stat.extent, _VIDEO_SHADOW_MAP):
+        with _cheap_scene(model):
             _renderers[id(model)] = (model, mujoco.Renderer(model, height=size, width=size))
     return _renderers[id(model)][1]

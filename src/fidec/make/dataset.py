@@ -49,7 +49,6 @@ def make_dataset(
     overwrite: bool = False,
     progress: bool = True,
     expert: Path | str | None = None,
-    rendering: str | None = None,
     episode_rows: int | None = None,
     open_pool: OpenPool | None = None,
 ) -> MadeDataset:
@@ -58,8 +57,7 @@ def make_dataset(
     `name` is a data set name or a single-task id. A data set that exists already with the same seed and settings and
     enough rows is returned at once; any other file of that name is an error unless `overwrite`. An interrupted call
     is continued by the same call. `<name>.json` records how the files were made and their SHA-256. `episode_rows`
-    shortens the episodes for tests. `rendering`, of visual data, is "exact" (as OGBench renders; the default) or
-    "fast" (a fifth of the time on a CPU; evaluate with the same).
+    shortens the episodes for tests.
 
     With `open_pool` an executor makes the episodes (`fidec.executors`). It is opened only if there is work.
 
@@ -70,12 +68,6 @@ def make_dataset(
     recipe = find_recipe(name)
     if episode_rows is not None:
         recipe = replace(recipe, episode_rows=episode_rows)
-    if rendering is not None:
-        if recipe.rendering is None or rendering not in ("exact", "fast"):
-            raise ConfigError(
-                f"rendering is exact or fast, for visual data only: not {rendering!r} for {recipe.name}"
-            )
-        recipe = replace(recipe, rendering=rendering)
     _check_arguments(rows=(rows, 1), workers=(workers, 1), seed=(seed, 0), episode_rows=(recipe.episode_rows, 2))
     count = math.ceil(rows / recipe.episode_rows)
     episodes = {"train": count, "val": max(1, count // 10)}
@@ -180,10 +172,9 @@ def _make_episodes(
     done = len(jobs) - len(todo)
     rows = recipe.episode_rows
     with Progress(len(jobs) * rows, done * rows, name=recipe.name, unit="row", enabled=progress) as bar:
-        if recipe.rendering == "exact" and todo and progress:
+        if recipe.visual and todo and progress:
             bar.message(
-                f"{recipe.name}: without a GPU an image takes about 0.3 s, a million images three days on one core; "
-                "--rendering fast takes a fifth of that, with images that differ in about 1 % of their pixels"
+                f"{recipe.name}: without a GPU an image takes about 0.3 s, a million images three days on one core"
             )
         if done and progress:
             bar.message(f"{recipe.name}: {done} of {len(jobs)} episodes are in {partial} already")

@@ -132,7 +132,7 @@ def run_jobs(
     """
     setup = {"recipe": asdict(recipe), "seed": seed, "directory": str(directory.absolute())}
     setup["expert"] = expert and {"directory": str(expert.directory), "sha256": expert.sha256}
-    environ = {"MUJOCO_GL": "disable"} if recipe.rendering is None else gl_environ()
+    environ = gl_environ() if recipe.visual else {"MUJOCO_GL": "disable"}
     try:
         if open_pool is not None:
             if jobs:

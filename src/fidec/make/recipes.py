@@ -6,7 +6,7 @@ moves by itself, an ant needs an expert, which is trained first.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any
 
@@ -27,8 +27,11 @@ class Recipe:
     episode_rows: int
     noise: float
     noise_smoothing: float = 0.0
-    rendering: str | None = None  # of images: "exact" (as OGBench renders) or "fast" (fidec.envs.render)
     expert: bool = False  # whether the ant's expert walks
+
+    @property
+    def visual(self) -> bool:
+        return self.kind == "visual-play"
 
     @property
     def has_buttons(self) -> bool:
@@ -37,7 +40,7 @@ class Recipe:
     @property
     def dtypes(self) -> dict[str, str]:
         """Names and types of the stored arrays, in OGBench's order."""
-        observations = "uint8" if self.rendering else "float32"
+        observations = "uint8" if self.visual else "float32"
         arrays = {"observations": observations, "actions": "float32", "terminals": "bool"}
         arrays |= {"qpos": "float32", "qvel": "float32"}
         return arrays | ({"button_states": "int64"} if self.has_buttons else {})
@@ -48,8 +51,8 @@ def _recipe(name: str) -> Recipe:
     env, kind, version = name.rsplit("-", 2)
     if kind == "play":
         visual = env.startswith("visual-")
-        recipe = Recipe(name, f"{env}-{version}", kind, 1001, noise=0.1, noise_smoothing=0.5)
-        return replace(recipe, kind="visual-play", rendering="exact") if visual else recipe
+        kind = "visual-play" if visual else kind
+        return Recipe(name, f"{env}-{version}", kind, 1001, noise=0.1, noise_smoothing=0.5)
     ant, rows = env.startswith("ant"), 2001 if env.endswith("giant") else 1001
     return Recipe(name, f"{env}-{version}", kind, rows, noise=0.2 if ant else 0.5, expert=ant)
 
@@ -77,6 +80,6 @@ def settings(recipe: Recipe, seed: int, expert_sha256: str | None = None) -> dic
     """Everything besides package versions that decides what an episode holds."""
     fields = {**asdict(recipe), "seed": seed, "generator": GENERATOR_VERSION}
     del fields["expert"]
-    if recipe.rendering is None:
-        del fields["rendering"]
+    if recipe.visual:
+        fields["rendering"] = "exact"  # older versions could also make images that were "fast"
     return fields | ({"experts": {"ant": expert_sha256}} if expert_sha256 else {})

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from fidec.envs.render import install
 from fidec.errors import EnvError
 from fidec.extras import quiet, require
 from fidec.make.expert import Policy
@@ -99,17 +98,15 @@ class PlayWorld:
         self.recipe = recipe
         self.family = recipe.env_id.removeprefix("visual-")
         self.env = open_env(recipe.env_id, mode="data_collection")
-        if recipe.rendering is not None:
+        if recipe.visual:
             # OGBench renders at every reset, step and new target. Here one image is rendered for each row.
             self.env.get_pixel_observation = lambda: None
-        if recipe.rendering == "fast":
-            install(self.env)
         self._oracles = _oracles(self.env, recipe, self.family)
         self._snapshot = Snapshot(self.env)
 
     def _observe(self, state: np.ndarray) -> np.ndarray:
         """The stored observation of the current state."""
-        return state if self.recipe.rendering is None else self.env.render()
+        return self.env.render() if self.recipe.visual else state
 
     def episode(self, seed: int, split: str, index: int) -> dict[str, np.ndarray]:
         """Row `t` holds the state before action `t`; the last row is terminal.

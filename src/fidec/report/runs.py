@@ -25,7 +25,7 @@ _FREE += ("keep_checkpoints", "track", "eval_interval", "eval_envs", "eval_timeo
 # Fields that say what is trained for. The hashes say which data.
 _PLACE = ("task", "env", "data", "buffer", "action_low", "action_high")
 # How a policy is evaluated.
-_PROTOCOL = ("success_timing", "rendering", "scale_actions")
+_PROTOCOL = ("success_timing", "scale_actions")
 
 
 # --- results of other commands, as far as they are read -------------------------------------------------------------

@@ -143,12 +143,11 @@ class Checkpoints:
     def newest(self, check: Callable[[dict[str, Any]], None] | None = None, schema: Any = dict) -> Newest | None:
         """`latest`, whatever the structure of its state."""
         tried: set[int] = set()
-        damaged: list[int] = []
-        intact: list[int] = []  # of these, what is damaged only in a file that it refers to
+        damaged: dict[int, str] = {}
         while left := [step for step in self.steps() if step not in tried]:
             step = left[-1]
             tried.add(step)
-            path, whole = self.path(step), False
+            path = self.path(step)
             try:
                 record = files.verify_manifest(path)
                 files.check_schema(path / files.MANIFEST, record, Record)
@@ -156,25 +155,20 @@ class Checkpoints:
                 if record.get("step") != step:
                     raise CheckpointError(f"{path} holds step {record.get('step')}: it was renamed or moved")
                 flat = trees.load_flat(path / STATE)
-                whole = True  # of the checkpoint itself nothing is damaged
                 if check is not None:
                     check(record["extra"])
             except CheckpointError as error:
                 if path.exists():  # else the training process removed it while we read
-                    damaged.append(step)
-                    intact += [step] * whole
+                    damaged[step] = str(error)
                     self.warn(f"the checkpoint of step {step} is damaged and is not used: {error}")
                 continue
             return Newest(step, flat, record["extra"])
         if damaged:
-            advice = "the run cannot be resumed. Restore one from a copy, or start again with --overwrite."
-            if intact:
-                advice = (
-                    "the run cannot be resumed exactly. Restore the files from a copy, or continue from step "
-                    f"{intact[0]} without the damaged rows of the replay buffer: add --salvage to --resume."
-                )
             steps = ", ".join(map(str, sorted(damaged)))
-            raise CheckpointError(f"every checkpoint in {self.directory} is damaged (steps {steps}): {advice}")
+            raise CheckpointError(
+                f"every checkpoint in {self.directory} is damaged (steps {steps}; {damaged[max(damaged)]}): the run "
+                "cannot be resumed. Restore the damaged files from a copy, or start again with --overwrite."
+            )
         return None
 
     def _clear_leftovers(self, directory: int) -> None:

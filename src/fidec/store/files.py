@@ -297,7 +297,7 @@ def verify_manifest(directory: str | Path) -> dict[str, Any]:
     Files that the manifest does not name are ignored. Raises `CheckpointError` naming the file.
     """
     directory = Path(directory)
-    body = _read_manifest(directory / MANIFEST)
+    body = parse_manifest(read_bytes(directory / MANIFEST), directory / MANIFEST)
     for name, entry in body["files"].items():
         check_inside(name, directory / MANIFEST)
         verify_file(directory / name, entry, "manifest")
@@ -333,6 +333,16 @@ def verify_file(path: Path, entry: Mapping[str, Any], whose: str) -> None:
         raise CheckpointError(f"{path} has SHA-256 {digest}, its {whose} says {entry['sha256']}")
 
 
+def read_bytes(path: str | Path) -> bytes:
+    """The content of a file; `CheckpointError` if it is missing or cannot be read."""
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing") from None
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
 def unreadable(path: str | Path, error: OSError) -> Exception:
     """The error for a file that cannot be read. Without memory nothing is wrong with the file."""
     if error.errno == errno.ENOMEM:
@@ -363,13 +373,3 @@ def parse_manifest(raw: bytes, where: str | Path) -> dict[str, Any]:
             "use the version of fidec that wrote it (environment.json of the run names it)"
         )
     return body
-
-
-def _read_manifest(path: Path) -> dict[str, Any]:
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing") from None
-    except OSError as error:
-        raise unreadable(path, error) from error
-    return parse_manifest(raw, path)

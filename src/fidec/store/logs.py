@@ -80,7 +80,7 @@ class JsonlLog:
     """An append-only file of JSON lines."""
 
     def __init__(self, path: str | Path, verify: Callable[[], None] = files.nothing):
-        self.path, self._verify = Path(path), verify
+        self.path = Path(path)
         with files.writing(self.path, self.path.name):
             self._file = files.open_to_append(self.path, verify)
             self._drop_torn_line()
@@ -109,17 +109,12 @@ class JsonlLog:
         with files.writing(self.path, self.path.name):
             os.fsync(self._file)
 
-    def cut_back(self, position: int, step: int | None = None, salvage: bool = False) -> str | None:
-        """Cut the file back to its length at a checkpoint, after a check of the lines before.
-
-        `RunError` if they are not all there. With `salvage` those of them that are whole, and not later than `step`
-        if that is given, stay instead, and the result says what is lost.
-        """
+    def cut_back(self, position: int) -> None:
+        """Cut the file back to its length at a checkpoint; `RunError` if not all lines before are there and whole."""
         size = min(position, self.position())
         with files.writing(self.path, self.path.name):
             *lines, torn = os.pread(self._file, size, 0).split(b"\n")
-        rows = [_try_to_parse(line) for line in lines]
-        damaged = [str(number) for number, row in enumerate(rows, start=1) if row is None]
+        damaged = [str(number) for number, line in enumerate(lines, start=1) if not _is_whole(line)]
         problems = []
         if size < position or torn:
             problems.append(
@@ -127,32 +122,18 @@ class JsonlLog:
             )
         if damaged:
             problems.append(f"damaged lines: {', '.join(damaged[:10])}{' and more' if len(damaged) > 10 else ''}")
-        if not problems:
-            with files.writing(self.path, self.path.name):
-                os.ftruncate(self._file, position)
-            return None
-        what = f"{self.path} was changed or lost ({'; '.join(problems)})"
-        if not salvage:
+        if problems:
             raise RunError(
-                f"{what}. Restore it from a copy, or continue without the lost rows: add --salvage to --resume."
+                f"{self.path} was changed or lost ({'; '.join(problems)}). Restore it from a copy, or start the run "
+                "again with --overwrite."
             )
-        pairs = [(line, row.get("step")) for line, row in zip(lines, rows, strict=True) if row is not None]
-        kept = [(line, at) for line, at in pairs if step is None or not isinstance(at, int) or at <= step]
-        self._replace(b"".join(line + b"\n" for line, _ in kept))
-        return f"{what}: " + (
-            f"the last of {len(kept)} rows left is of step {kept[-1][1]}" if kept else "none of its rows are left"
-        )
+        with files.writing(self.path, self.path.name):
+            os.ftruncate(self._file, position)
 
     def close(self) -> None:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-
-    def _replace(self, content: bytes) -> None:
-        self.close()
-        files.atomic_write(self.path, content, self._verify)
-        with files.writing(self.path, self.path.name):
-            self._file = files.open_to_append(self.path, self._verify)
 
     def _drop_torn_line(self) -> None:
         """Cut off the half of a line that a process killed inside a write leaves behind."""
@@ -168,11 +149,12 @@ class JsonlLog:
             os.ftruncate(self._file, end)
 
 
-def _try_to_parse(line: bytes) -> dict[str, Any] | None:
+def _is_whole(line: bytes) -> bool:
     try:
-        return parse_line(line)
+        parse_line(line)
     except ValueError:
-        return None
+        return False
+    return True
 
 
 class RunLog:
@@ -220,23 +202,18 @@ class RunLog:
             log.sync()
         return {name: self._logs[name].position() for name in REPLAYED if name in self._logs}
 
-    def resume(self, positions: Mapping[str, int] | None, step: int = 0, salvage: bool = False) -> list[str]:
+    def resume(self, positions: Mapping[str, int] | None, step: int = 0) -> None:
         """Cut the logs back to their `positions` at the checkpoint of `step`; None if the run starts from nothing.
 
         A log that has no position was not there when the checkpoint was made. TensorBoard is told to hide what it
-        has of later steps. A log that was changed is an error. With `salvage` its whole rows stay, and the result
-        says what is lost.
+        has of later steps. A log that was changed is an error.
         """
         self._verify()
-        lost = []
         for name in REPLAYED:
             position = int((positions or {}).get(name, 0))
             if position or name in self._logs:
-                # An episode online may be logged before the updates of its steps are made.
-                latest = None if name in LAZY else step
-                lost.append(self._open(name).cut_back(position, latest, salvage))
+                self._open(name).cut_back(position)
         self._purge_step = step + 1 if positions else 0
-        return [text for text in lost if text is not None]
 
     def close(self) -> None:
         for log in self._logs.values():

@@ -6,8 +6,7 @@
 
 A segment is written once, so a checkpoint writes only what was collected since the last one. The checkpoint's
 manifest holds the index: the size and the SHA-256 of every segment. The index of an older checkpoint is the beginning
-of the index of a newer one. A segment that no checkpoint lists was left behind by a crash. A damaged segment that a
-salvaged run does without stays in the index, marked as lost: row numbers do not change.
+of the index of a newer one. A segment that no checkpoint lists was left behind by a crash.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +24,7 @@ from fidec.errors import CheckpointError, RunError
 from fidec.store import files, trees
 from fidec.types import Batch
 
-Index = list[dict[str, Any]]  # plain JSON: one entry a segment, with the keys of ENTRY, and "lost": true if it is
+Index = list[dict[str, Any]]  # plain JSON: one entry a segment, with the keys of ENTRY
 ENTRY = {"name": str, "first": int, "rows": int, "bytes": int, "sha256": str}
 # The name of a segment, or of the temporary file that a killed `files.write_whole` leaves.
 OURS = re.compile(r"[0-9]{8,}\.safetensors|\.[0-9]{8,}\.safetensors\.[0-9]+\.tmp")
@@ -68,13 +67,8 @@ class ReplayStore:
 
     @property
     def count(self) -> int:
-        """Rows in segments, also lost ones, and rows that wait for `flush`."""
+        """Rows in segments, and rows that wait for `flush`."""
         return _end(self._index) + sum(rows.count for rows in self._pending)
-
-    @property
-    def lost(self) -> int:
-        """Rows in segments that are marked as lost."""
-        return _end(self._index) - sum(entry["rows"] for entry in _present(self._index))
 
     def append(self, rows: Rows) -> None:
         """Keep a copy of `rows` for the next `flush`. Nothing is written yet."""
@@ -97,47 +91,26 @@ class ReplayStore:
 
     def verify(self, index: Index | None) -> None:
         """Raise `CheckpointError`, naming the segment, unless each that `index` lists is there and unchanged."""
-        for entry in _present(_checked_index(index)):
-            self._verify(entry)
-
-    def mark_lost(self, index: Index | None) -> tuple[Index, list[str]]:
-        """`index` with its damaged and missing segments marked as lost, and what is wrong with each."""
-        marked, losses = [], []
         for entry in _checked_index(index):
-            marked.append(dict(entry))
-            if entry.get("lost"):
-                continue
-            try:
-                self._verify(entry)
-            except CheckpointError as error:
-                marked[-1]["lost"] = True
-                last = entry["first"] + entry["rows"] - 1
-                losses.append(f"rows {entry['first']} to {last} of the replay buffer are lost: {error}")
-        return marked, losses
-
-    def _verify(self, entry: Mapping[str, Any]) -> None:
-        files.verify_file(self.directory / _name(entry["first"]), entry, "checkpoint")
+            files.verify_file(self.directory / _name(entry["first"]), entry, "checkpoint")
 
     def restore(self, index: Index | None) -> Rows | None:
-        """All rows that `index` lists and that are not lost, None if there are none. The store continues after them.
+        """All rows that `index` lists, None if there are none. The store continues after them.
 
         Every segment is verified before one is parsed. Segments that the index does not list were written after its
         checkpoint and are removed, unless one that it lists is damaged.
         """
         self.verify(index)
         index = [dict(entry) for entry in index or []]
-        layout, whole, first = None, {}, 0
-        present = _present(index)
-        for entry in present:
-            path = self.directory / entry["name"]
+        layout, whole = None, {}
+        for entry in index:
+            path, first = self.directory / entry["name"], entry["first"]
             part = _parse(path, trees.load_flat(path))
             layout = _checked_layout(part, entry["rows"], layout, CheckpointError, str(path))
             if not whole:  # filled segment by segment: two whole buffers may not fit into memory
-                total = sum(entry["rows"] for entry in present)
-                whole = {name: np.empty((total, *shape), dtype) for name, (dtype, shape) in layout.items()}
+                whole = {name: np.empty((_end(index), *shape), dtype) for name, (dtype, shape) in layout.items()}
             for name, column in _columns(part).items():
                 whole[name][first : first + entry["rows"]] = column
-            first += entry["rows"]
         self._remove_unlisted({entry["name"] for entry in index})
         self._index, self._pending, self._layout = index, [], layout
         return _rows(whole) if whole else None
@@ -184,10 +157,6 @@ def _end(index: Index) -> int:
     return index[-1]["first"] + index[-1]["rows"] if index else 0
 
 
-def _present(index: Index) -> Index:
-    return [entry for entry in index if not entry.get("lost")]
-
-
 def _checked_index(index: Any) -> Index:
     """`index`, if it lists consecutive segments from row 0 on, each under the name of its first row."""
     if not isinstance(index, list | None):
@@ -196,7 +165,7 @@ def _checked_index(index: Any) -> Index:
     for number, entry in enumerate(index or []):
         where = f"segment {number} in the index of the replay buffer"
         types = {key: type(value) for key, value in entry.items()} if isinstance(entry, dict) else {}
-        if types not in (ENTRY, {**ENTRY, "lost": bool}):
+        if types != ENTRY:
             raise CheckpointError(f"{where} is {entry!r}, expected {', '.join(ENTRY)}")
         if entry["name"] != _name(first) or entry["first"] != first or not 0 < entry["rows"] < entry["bytes"]:
             raise CheckpointError(

@@ -266,14 +266,12 @@ class RunDirectory:
     def read_environment(self) -> dict[str, Any]:
         return files.read_json(self.environment, Environment)
 
-    def read_environment_to_resume(self, salvage: bool) -> dict[str, Any] | None:
-        """What `read_environment` gives; None if there is no such file, or a damaged one and the run is salvaged."""
+    def read_environment_to_resume(self) -> dict[str, Any] | None:
+        """What `read_environment` gives; None if there is no such file."""
         try:
             return self.read_environment() if self.environment.exists() else None
         except RunError as error:
-            if salvage:
-                return None
-            raise RunError(f"{error}. Restore it, or continue without it: add --salvage to --resume.") from error
+            raise RunError(f"{error}. Restore it from a copy, or start the run again with --overwrite.") from error
 
     def write_status(self, state: str, step: int, reason: str | None = None) -> None:
         if state not in STATES:
@@ -309,6 +307,11 @@ def check_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
         raise RunError(
             f"{path} was changed or damaged after the run wrote it: its SHA-256 is not the recorded one. "
             "Restore the file from a copy. For a run with other options start a new one."
+        )
+    if config.pop("rendering", None) == "fast":  # an option of older versions
+        raise RunError(
+            f"{path}: its images were drawn with --rendering fast, which this version does not have. Make the data "
+            "again and train again, or use the version that wrote it: environment.json of the run names it"
         )
     return config
 

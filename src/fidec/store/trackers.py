@@ -39,15 +39,16 @@ class Entry(TypedDict):
     name: str
 
 
+def package(name: str) -> Any:
+    """The package of a tracker; ConfigError names the extra if it is missing."""
+    return require(name, name, f"--track {name}")
+
+
 class WandB:
     """A run of Weights & Biases."""
 
-    @staticmethod
-    def package() -> Any:
-        return require("wandb", "wandb", "--track wandb")
-
     def __init__(self, entry: Entry, directory: Path, config: Mapping[str, Any]):
-        wandb = self.package()
+        wandb = package("wandb")
         self._run = wandb.init(
             project=PROJECT,
             name=entry["name"],
@@ -71,12 +72,8 @@ class WandB:
 class Trackio:
     """A run of trackio, which is local unless it is told otherwise."""
 
-    @staticmethod
-    def package() -> Any:
-        return require("trackio", "trackio", "--track trackio")
-
     def __init__(self, entry: Entry, directory: Path, config: Mapping[str, Any]):
-        trackio = self.package()
+        trackio = package("trackio")
         settings = {"name": entry["name"], "config": dict(config), "resume": "allow", "embed": False}
         self._run = trackio.init(project=PROJECT, **settings)
 
@@ -90,12 +87,8 @@ class Trackio:
 class MLflow:
     """A run of MLflow. Its client is used directly, because `mlflow.log_metric` knows one run in a process."""
 
-    @staticmethod
-    def package() -> Any:
-        return require("mlflow", "mlflow", "--track mlflow")
-
     def __init__(self, entry: Entry, directory: Path, config: Mapping[str, Any]):
-        self._mlflow = self.package()
+        self._mlflow = package("mlflow")
         self._client = self._mlflow.MlflowClient()
         experiment = self._client.get_experiment_by_name(PROJECT)
         id_ = self._client.create_experiment(PROJECT) if experiment is None else experiment.experiment_id
@@ -116,11 +109,6 @@ class MLflow:
 
 
 TRACKERS: dict[str, Any] = {"wandb": WandB, "trackio": Trackio, "mlflow": MLflow}
-
-
-def check_installed(name: str) -> None:
-    """ConfigError that names the extra if the tracker's package is missing."""
-    TRACKERS[name].package()
 
 
 def single_numbers(values: Mapping[str, Any]) -> dict[str, float]:

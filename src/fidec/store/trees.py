@@ -121,11 +121,7 @@ def load_flat(path: str | Path) -> dict[str, np.ndarray]:
     from safetensors import SafetensorError, deserialize
 
     try:
-        entries = deserialize(Path(path).read_bytes())
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing") from None
-    except OSError as error:
-        raise files.unreadable(path, error) from error
+        entries = deserialize(files.read_bytes(path))
     except SafetensorError as error:
         raise CheckpointError(f"{path} is not a readable safetensors file: {error}") from error
     flat = {}

@@ -194,17 +194,6 @@ class Collector:
             self._lanes = None
 
 
-def without_cut_episodes(position: dict[str, Any], rows: Rows | None) -> dict[str, Any]:
-    """The position with new episodes in the place of those that cannot be repeated because they lost rows."""
-    counts = dict(zip(*np.unique([] if rows is None else rows.episodes, return_counts=True), strict=True))
-    lanes, following = [], position["next_episode"]
-    for lane in position["lanes"]:
-        whole = counts.get(lane["episode"], 0) == lane["step"]
-        lanes.append(lane if whole else {"episode": following, "step": 0})
-        following += not whole
-    return {**position, "lanes": lanes, "next_episode": following}
-
-
 def _episode(rows: Rows | None, episode: int) -> Batch:
     if rows is None:
         return Batch(*[np.zeros((0, 1), np.float32)] * 6)

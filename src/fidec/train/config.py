@@ -213,8 +213,6 @@ class RunConfig:
     success_timing: Literal["pre", "post"] = "pre"
     """OGBench only: success is tested on the state before the action (pre), as in the data, or after it (post), as in
     OGBench < 1.2."""
-    rendering: Literal["exact", "fast"] | None = None
-    """Pixel tasks only: renderer of the environments. By default the one that the data was made with."""
     scale_actions: bool = False
     """Stretch the action bounds of the data to those of the environment, if they differ, as if its actions were given
     in other units. By default an environment with other bounds is refused."""
@@ -288,8 +286,7 @@ class RunConfig:
     @property
     def env_options(self) -> dict[str, Any]:
         """Options of the environments."""
-        drawn = {"success_timing": self.success_timing, "rendering": self.rendering or "exact"}
-        return {**drawn, "scale_actions": self.scale_actions}
+        return {"success_timing": self.success_timing, "scale_actions": self.scale_actions}
 
     def __post_init__(self):
         check_choices(self)

@@ -215,11 +215,15 @@ class PolicyEvaluation:
             task = policy.info.get("task") or config.task
             env = policy.info.get("env") or config.env
             declaration = policy.info.get("declaration") or ""
+        if policy.info.get("rendering") == "fast":
+            raise ConfigError(
+                f"{directory} was trained on images of --rendering fast, an option of older versions: environments "
+                "draw other pixels now. Make the data again, and train again"
+            )
         factory = factory_of(
             task,
             env,
             success_timing=policy.info.get("success_timing") or config.success_timing,
-            rendering=policy.info.get("rendering") or config.rendering or "exact",
             declaration=declaration,
             scale_actions=scale_actions or bool(policy.info.get("scale_actions")),
             action_bounds=policy.info.get("action_bounds"),

@@ -31,7 +31,7 @@ from fidec.store.replay import ReplayStore
 from fidec.train import dispatch, loop
 from fidec.train.action_chunks import ChunkExecutor
 from fidec.train.buffer import Buffer, check_buffer, next_actions
-from fidec.train.collect import Collector, has_ended, make_explorer, rows_of, without_cut_episodes
+from fidec.train.collect import Collector, has_ended, make_explorer, rows_of
 from fidec.train.config import OnlineConfig, RunConfig
 from fidec.train.evaluation import check_spaces
 from fidec.train.loop import Carry
@@ -112,8 +112,8 @@ class Online:
 
     @property
     def collected(self) -> int:
-        """Transitions so far, also those that were lost on the disk."""
-        return self.buffer.count + self.store.lost
+        """Transitions so far."""
+        return self.buffer.count
 
     @property
     def has_begun(self) -> bool:
@@ -159,10 +159,7 @@ class Online:
         rows = self.store.restore(position["segments"])
         if rows is not None:
             self.buffer.fill(rows)
-        lanes = position["lanes"]
-        if self.store.lost and (lanes := without_cut_episodes(lanes, rows)) != position["lanes"]:
-            self.pending_actions = None  # they were chosen in episodes that do not continue
-        self.collector.restore(lanes, rows)
+        self.collector.restore(position["lanes"], rows)
 
     def metrics(self) -> dict[str, Any]:
         """For a row of the training log."""

@@ -113,7 +113,7 @@ def open_sessions(
         )
         stack.callback(lambda session=session: session.feed.close())
         store = ReplayStore(start.directory.replay, start.directory.verify)
-        restored = session.restore(store, start.salvage, initial, proposals)
+        restored = session.restore(store, initial, proposals)
         if flow is not None:
             session.open_feed()
         _report(session, start, restored, initial)
@@ -165,7 +165,7 @@ def _report(session: Session, start: Start, restored: Restored | None, initial: 
     found = {"findings": list(start.messages)} if restored is None and is_checked(start.config, dataset) else {}
     used = {"training_devices": (start.config.devices or 1) * jax.process_count()}
     now = {**versions.environment({**_facts(dataset), **found}), **facts, **used}
-    _record_versions(start.directory, now, message, start.salvage)
+    _record_versions(start.directory, now, message)
     start.directory.write_status("running", session.step)
 
 
@@ -186,14 +186,10 @@ def _facts(dataset: OfflineDataset) -> dict[str, Any]:
     return {**facts, "sha256": dataset.sha256, "info": dataset.info}
 
 
-def _record_versions(
-    directory: RunDirectory, now: dict[str, Any], message: Callable[[str], None], salvage: bool
-) -> None:
+def _record_versions(directory: RunDirectory, now: dict[str, Any], message: Callable[[str], None]) -> None:
     """Write environment.json. A resumed run adds an entry, and a change since the last one is reported."""
-    first = directory.read_environment_to_resume(salvage)
+    first = directory.read_environment_to_resume()
     if first is None:
-        if directory.environment.exists():
-            message("salvaged: environment.json was damaged: the earlier software versions are lost")
         directory.write_environment(now)
         return
     last = (first.get("resumed") or [first])[-1]

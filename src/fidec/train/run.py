@@ -1,14 +1,18 @@
-"""Start or resume a training run."""
+"""Start or resume training runs, and train them to their ends: one, or several that differ only in their seeds."""
 
 from __future__ import annotations
 
 import dataclasses
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import jax
 
 from fidec import compilation
 from fidec.data import OfflineDataset
@@ -18,12 +22,14 @@ from fidec.errors import ConfigError, FidecError, RunError
 from fidec.store.rundir import RunDirectory
 from fidec.train import loop
 from fidec.train.config import OnlineConfig, RunConfig
+from fidec.train.devices import places_of
+from fidec.train.dispatch import Pace, Program, run_for
+from fidec.train.hosts import Leader
 from fidec.train.opening import open_sessions, runs_that_fit
 from fidec.train.pretrained_flow import Flow, copy_flow, load_flow
 from fidec.train.resolve import seed_name
 from fidec.train.session import Callback, Session
 from fidec.train.starting import Start, begin, check_offline, open_stage, reopen
-from fidec.train.together import Together
 
 
 class Preempted(RunError):
@@ -108,7 +114,6 @@ def resume(
     online_steps: int | None = None,
     online: OnlineConfig | None = None,
     devices: int | None = None,
-    salvage: bool = False,
     quiet: bool = False,
     callback: Callback | None = None,
 ) -> Result:
@@ -120,13 +125,11 @@ def resume(
     only `max_failures` may change. `devices` is another number of devices, after which the run is equal to an
     uninterrupted one up to rounding. `callback` is that of `fidec.fit`.
 
-    If rows of the replay buffer or of a log are damaged or lost, this is an error. With `salvage` the run continues
-    without them, from the newest checkpoint that is itself intact, and says what is lost. From there on it differs
-    from an uninterrupted run.
+    If rows of the replay buffer or of a log are damaged or lost, this is an error that names the file.
     """
     longer = {"steps": steps, "online_steps": online_steps, "online": online, "devices": devices}
     with ExitStack() as stack:
-        start = reopen(path, dataset, buffer, env, longer, salvage, stack)
+        start = reopen(path, dataset, buffer, env, longer, stack)
         return _train_all([start], quiet, callback)[0]
 
 
@@ -137,7 +140,6 @@ def resume_all(
     *,
     env: str | MakeEnv | None = None,
     steps: int | None = None,
-    salvage: bool = False,
     quiet: bool = False,
 ) -> list[Result]:
     """Continue several runs that differ only in their seeds, by one compiled program."""
@@ -145,7 +147,7 @@ def resume_all(
     with ExitStack() as stack:
         for path in paths:
             first = starts[0] if starts else None
-            starts.append(reopen(path, dataset, buffer, env, {"steps": steps}, salvage, stack, first))
+            starts.append(reopen(path, dataset, buffer, env, {"steps": steps}, stack, first))
         return _train_by_memory(starts, quiet)
 
 
@@ -168,6 +170,83 @@ def _train_by_memory(starts: Sequence[Start], quiet: bool) -> list[Result]:
     if problems:
         raise RunError(" ".join(problems))
     return results
+
+
+class Together:
+    """Runs with the same method, data and schedule. `advance` moves on all that are not done.
+
+    A run may be ahead of another, for it may have been resumed from a later checkpoint. If one of several fails, the
+    others go on.
+    """
+
+    def __init__(self, runs: Sequence[Session], signals: loop.Signals):
+        self.runs, self._signals = runs, signals
+        self.failures: dict[Session, FidecError] = {}
+        self._program: Program | None = None  # compiled when first needed
+        self._pace = Pace()
+
+    @property
+    def going(self) -> list[Session]:
+        """The runs that have neither ended nor failed."""
+        return [run for run in self.runs if not (run.done or run in self.failures)]
+
+    def advance(self) -> None:
+        """Train to the next step at which something is due in one of the runs, and do it."""
+        runs = self.going
+        if behind := [run for run in runs if not run.evaluated]:  # resumed runs that begin with an evaluation
+            self._do_what_is_due(behind)
+            return
+        if runs[0].in_online_phase:
+            (run,) = runs  # several seeds have none
+            target = run.next_due()
+            run.train_online(target)
+            reached = run.step == target
+        else:
+            count = min(run.next_due() - run.step for run in runs)
+            before = runs[0].step
+            self._train(runs, count)
+            reached = runs[0].step == before + count
+        if reached:  # else a signal has come: the caller stops the runs
+            self._do_what_is_due(runs)
+
+    def close(self) -> None:
+        if self._program is not None:
+            self._program.close()
+
+    def _train(self, runs: list[Session], count: int) -> None:
+        if self._program is None:
+            before, run = time.perf_counter(), runs[0]
+            places = places_of(run.config.devices, len(self.runs), run.config.split_critics)
+            lead = partial(Leader, config=run.config, signals=self._signals) if jax.process_count() > 1 else None
+            self._program = Program(run.algorithm, run.sampling, run.spec, runs, places=places, single=lead)
+            for each in runs:
+                each.record_compilation(time.perf_counter() - before)
+        run_for(self._program, runs, count, self._pace, self._signals, lambda: self._show(runs))
+        for run in runs:
+            with self.contained(run):
+                loop.check_finite(run.carry)
+
+    def _show(self, runs: list[Session]) -> None:
+        for run in runs:
+            with self.contained(run):
+                run.show(run.step)
+
+    def _do_what_is_due(self, runs: list[Session]) -> None:
+        for run in runs:
+            with self.contained(run):
+                if run not in self.failures:
+                    run.do_what_is_due()
+
+    @contextmanager
+    def contained(self, run: Session) -> Iterator[None]:
+        """An error of one of several runs ends this run only."""
+        try:
+            yield
+        except FidecError as error:
+            if len(self.runs) == 1:
+                raise
+            self.failures.setdefault(run, error)
+            run.journal.message(f"stopped at step {run.step}: {error}")
 
 
 def _train_all(starts: Sequence[Start], quiet: bool, callback: Callback | None = None) -> list[Result]:
@@ -251,12 +330,9 @@ def _prepare(start: Start, run: Session) -> None:
         run.start_environments()
     start.directory.write_config(start.config.to_json())  # only now, after all checks have passed
     start.directory.delete_earlier()
-    if run.losses:
-        run.save()  # a checkpoint that refers to nothing that is lost
-    else:
-        if run.step:
-            run.save_policy()  # the run may have been killed between the checkpoint and its policy
-        run.mirror()
+    if run.step:
+        run.save_policy()  # the run may have been killed between the checkpoint and its policy
+    run.mirror()
 
 
 def _write_failure(directory: RunDirectory, run: Session | None, error: BaseException) -> None:

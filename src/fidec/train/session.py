@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
@@ -77,7 +77,7 @@ class Journal:
 
 @dataclass(kw_only=True, eq=False)
 class Session(Run):
-    """A run in progress. `fidec.train.together` trains it to the next step at which something is due (`next_due`)."""
+    """A run in progress. `fidec.train.run` trains it to the next step at which something is due (`next_due`)."""
 
     config: RunConfig
     algorithm: Algorithm
@@ -104,15 +104,12 @@ class Session(Run):
     evaluator: Evaluator | None = None
     background: bool = False  # whether training goes on during an evaluation
     online: Online | None = None
-    losses: list[str] = field(default_factory=list)  # what a salvaged run does without
     _online_metrics: tuple[str, ...] = ()
     _pending: Pending | None = None
     _warm: bool = False  # whether a dispatch was made since the last compilation
     _mark: tuple[float, int] = (0.0, 0)  # time and step from which the speed is measured
 
-    def restore(
-        self, store: ReplayStore, salvage: bool, initial: Initial | None = None, proposals: Any = None
-    ) -> Restored | None:
+    def restore(self, store: ReplayStore, initial: Initial | None = None, proposals: Any = None) -> Restored | None:
         """Continue from the newest intact checkpoint, which is returned, or start from nothing or from `initial`.
 
         `proposals` are the shapes of the flow's for a batch, which the feed does not have yet.
@@ -127,7 +124,7 @@ class Session(Run):
         if self.online_algorithm is not None and self.flow is not None:
             other = loop.template(self.online_algorithm, self.config.seed, plain)
         self._online_metrics = tuple((other or template).sums)
-        restored = self.checkpoints.latest(template, None if salvage else check, Extra, other=other)
+        restored = self.checkpoints.latest(template, check, Extra, other=other)
         if restored is None:
             check_never_saved(self.directory)
             self.carry = loop.start(self.algorithm, self.config.seed, batch)
@@ -142,12 +139,7 @@ class Session(Run):
         else:
             check_identity(self.directory, restored, self.identity)
             self.step, self.carry, self.evaluated = restored.step, restored.state, restored.extra["evaluated"]
-            self.losses += self.journal.log.resume(restored.extra["logs"], self.step, salvage)
-            if salvage and (online := restored.extra.get("online")):
-                online["segments"], lost = store.mark_lost(online["segments"])
-                self.losses += lost
-            for text in self.losses:
-                self.journal.message(f"salvaged: {text}")
+            self.journal.log.resume(restored.extra["logs"], self.step)
         evaluations = self.directory.read_jsonl("eval")
         self.evaluation = evaluations[-1] if evaluations else None
         if self.held_out is not None:
@@ -412,7 +404,7 @@ class Session(Run):
 
     def save_policy(self) -> None:
         info = {"task": self.config.task, "dataset": self.dataset_name, "step": self.step}
-        info |= {"success_timing": self.config.success_timing, "rendering": self.config.rendering}
+        info["success_timing"] = self.config.success_timing
         if self.declaration:
             info["declaration"] = self.declaration
         info |= {"config_sha256": files.sha256_json(self.identity["config"]), "data_sha256": self.identity["data"]}

@@ -13,10 +13,10 @@ from fidec.data import OfflineDataset
 from fidec.data.batches import shares
 from fidec.envs.factory import EnvFactory, MakeEnv, describe_env, factory_of, is_function
 from fidec.errors import ConfigError, RunError
+from fidec.store import trackers
 from fidec.store.remote import as_url
 from fidec.store.rundir import RunDirectory, check_no_results
 from fidec.store.staging import stage_existing, stage_new
-from fidec.store.trackers import check_installed
 from fidec.train.checks import (
     check_agree,
     check_chunk,
@@ -51,7 +51,6 @@ class Start(NamedTuple):
     directory: RunDirectory
     initial: Initial | None = None  # of another run, to start from
     messages: Sequence[str] = ()
-    salvage: bool = False  # do without rows of the replay buffer and of the logs that are damaged
 
     @property
     def spec(self) -> Spec:
@@ -81,12 +80,10 @@ def begin(
         if config.online_steps:
             resolve_online(config)  # raises: an online run has no second data set
     if config.track is not None:
-        check_installed(config.track)
+        trackers.package(config.track)
     # Check the configuration before the directory is created, so that a wrong id leaves none.
     factory = _factory(config, env)
     dataset, buffer = _load(config, dataset, buffer)
-    if config.rendering is None and dataset.spec.images:
-        config = dataclasses.replace(config, rendering=dataset.info.get("rendering") or "exact")
     spec = spec_of(config, dataset, initial)
     check_method(config, dataset, spec, initial)
     if config.flow_updates and spec != spec_of(config, dataset):
@@ -114,7 +111,6 @@ def reopen(
     buffer: OfflineDataset | None,
     env: str | MakeEnv | None,
     longer: Mapping[str, Any],
-    salvage: bool,
     stack: ExitStack,
     first: Start | None = None,
 ) -> Start:
@@ -150,11 +146,11 @@ def reopen(
     if buffer is not None and config.buffer is None:
         raise RunError(f"{path} was trained on one data set: it cannot continue with two. Start a new run.")
     dataset, buffer = _load(config, dataset, buffer) if first is None else (first.dataset, first.buffer)
-    _check_recorded(directory, dataset, buffer, salvage)
+    _check_recorded(directory, dataset, buffer)
     config = with_data(config, dataset)
     initial = None if config.init_from is None else read_initial(directory.init)
     factory = _with_bounds(_factory(config, env), dataset)
-    return Start(config, dataset, buffer, factory, directory, initial, salvage=salvage)
+    return Start(config, dataset, buffer, factory, directory, initial)
 
 
 def open_stage(start: Start, stack: ExitStack) -> Start | None:
@@ -176,11 +172,9 @@ def open_stage(start: Start, stack: ExitStack) -> Start | None:
     return Start(config, dataset, buffer, None, directory)
 
 
-def _check_recorded(
-    directory: RunDirectory, dataset: OfflineDataset, buffer: OfflineDataset | None, salvage: bool = False
-) -> None:
+def _check_recorded(directory: RunDirectory, dataset: OfflineDataset, buffer: OfflineDataset | None) -> None:
     """Raise unless the run was trained on this data."""
-    recorded = directory.read_environment_to_resume(salvage) or {}
+    recorded = directory.read_environment_to_resume() or {}
     for kind, data in (("dataset", dataset), ("buffer", buffer)):
         if data is not None:
             sha256 = (recorded.get(kind) or {}).get("sha256")

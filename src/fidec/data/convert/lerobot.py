@@ -71,11 +71,7 @@ def write(rows: Rows, folder: Path, progress: Progress, fps: int) -> tuple[list[
 
 def _check(rows: Rows, columns: dict[str, Any], fps: int) -> None:
     name = rows.dataset.name
-    if rows.unlinked:
-        raise DataError(
-            f"{name}: in {rows.unlinked} rows the next state is not the next row, which LeRobot cannot hold. "
-            "Convert to npz, or mark the ends of episodes there."
-        )
+    rows.check_linked("LeRobot")
     if not 1 <= fps <= 1000:
         raise DataError(f"fps is {fps}; expected 1 to 1000 frames a second.")
     for key, array in columns.items():
@@ -222,12 +218,7 @@ def _image_statistics(images: Any) -> dict[str, Any]:
 
 
 def _lost(rows: Rows, features: dict[str, str], images: set[str]) -> list[str]:
-    dataset, lost = rows.dataset, []
-    if rows.inner_masks:
-        lost.append(
-            f"masks: {rows.inner_masks} rows inside an episode have mask 0 (the task had ended, and the episode went "
-            "on). LeRobot has no such rows; their mask is 1 now, so values are bootstrapped there."
-        )
+    dataset, lost = rows.dataset, rows.lost_masks("LeRobot")
     final = dataset.episodes[:, 1] - 1
     ended = final[dataset.masks[final] == 0]
     after = int(moved(dataset, ended).sum()) if len(ended) else 0

@@ -17,7 +17,7 @@ import numpy as np
 from fidec.console import Progress
 from fidec.data.convert.rows import Rows, user_actions
 from fidec.data.sources.minari import minari_root
-from fidec.errors import ConfigError, DataError
+from fidec.errors import ConfigError
 from fidec.parts import named
 from fidec.store.files import write_json
 
@@ -38,11 +38,7 @@ def dataset_id(out: Path) -> str:
 
 def write(rows: Rows, folder: Path, name: str, progress: Progress) -> tuple[list[str], list[str]]:
     dataset = rows.dataset
-    if rows.unlinked:
-        raise DataError(
-            f"{dataset.name}: in {rows.unlinked} rows the next state is not the next row, which Minari cannot hold. "
-            "Convert to npz, or mark the ends of episodes there."
-        )
+    rows.check_linked("Minari")
     columns = named("observations", dataset.observations)
     following = named("observations", dataset.next_observations)
     actions = user_actions(dataset)
@@ -82,12 +78,7 @@ def write(rows: Rows, folder: Path, name: str, progress: Progress) -> tuple[list
             "description": f"converted by fidec from {dataset.name}",
         },
     )
-    lost = []
-    if rows.inner_masks:
-        lost.append(
-            f"masks: {rows.inner_masks} rows inside an episode have mask 0 (the task had ended, and the episode went "
-            "on). Minari has no such rows; their mask is 1 now, so values are bootstrapped there."
-        )
+    lost = rows.lost_masks("Minari")
     if not dataset.has_rewards:
         lost.append("that there are no rewards: Minari needs some, and zeros were written.")
     return lost, []

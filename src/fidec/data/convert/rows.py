@@ -13,6 +13,7 @@ from fidec.data.check import unlinked_rows
 from fidec.data.columns import ACTION_LIMIT, action_array
 from fidec.data.dataset import OfflineDataset
 from fidec.data.disk_array import BLOCK_BYTES, row_bytes
+from fidec.errors import DataError
 from fidec.parts import arrays_of, named
 
 
@@ -91,10 +92,22 @@ class Rows:
         """1 at last states."""
         return np.where(self.last, np.float32(1), self.dataset.masks[self.rows])
 
-    @property
-    def inner_masks(self) -> int:
-        """Rows inside an episode where the task had ended."""
-        return int(((self.dataset.masks == 0) & ~self.dataset.terminals).sum())
+    def check_linked(self, form: str) -> None:
+        """DataError if a next state is not the next row, for a format that cannot hold such rows."""
+        if self.unlinked:
+            raise DataError(
+                f"{self.dataset.name}: in {self.unlinked} rows the next state is not the next row, which {form} "
+                "cannot hold. Convert to npz, or mark the ends of episodes there."
+            )
+
+    def lost_masks(self, form: str) -> list[str]:
+        """What a format loses that has no rows after the end of the task."""
+        count = int(((self.dataset.masks == 0) & ~self.dataset.terminals).sum())
+        text = (
+            f"masks: {count} rows inside an episode have mask 0 (the task had ended, and the episode went on). "
+            f"{form} has no such rows; their mask is 1 now, so values are bootstrapped there."
+        )
+        return [text] if count else []
 
 
 def moved(dataset: OfflineDataset, rows: np.ndarray) -> np.ndarray:

@@ -23,9 +23,9 @@ from fidec.data.arrays import FILE_KEYS, dataset_from_file
 from fidec.data.columns import KEYS as OBSERVATIONS
 from fidec.data.columns import MAX_RATIO, check_row_counts, existing_file, fail, flag_vector, require_keys
 from fidec.data.dataset import OfflineDataset
-from fidec.data.memory import unreadable
+from fidec.data.memory import parsing
 from fidec.data.source import CacheDir, DataSource, absolute_path
-from fidec.errors import DataError, FidecError
+from fidec.errors import DataError
 
 # deflate, shuffle, fletcher32, lzf: built into h5py. Any other filter would load a plug-in library.
 _FILTERS = {1, 2, 3, 32000}
@@ -38,16 +38,13 @@ _MAX_DEPTH = 16  # groups in groups
 def open_hdf5(path: str | Path) -> Iterator[h5py.File]:
     """Open for reading, with a check of all links; what HDF5 raises on a broken file becomes a DataError."""
     file = existing_file(path)
-    try:
-        with h5py.File(file, "r") as handle:
-            _check_tree(handle["/"].id, str(file))
-            yield handle
-    except FidecError:
-        raise
-    except Exception as error:
-        text = " ".join(str(error).split())[:160]
-        damaged = DataError(f"{file}: not a readable HDF5 file ({text}); it is damaged or of another kind.")
-        raise unreadable(file, error, damaged) from error
+
+    def damaged(text: str) -> DataError:
+        return DataError(f"{file}: not a readable HDF5 file ({text}); it is damaged or of another kind.")
+
+    with parsing(file, damaged), h5py.File(file, "r") as handle:
+        _check_tree(handle["/"].id, str(file))
+        yield handle
 
 
 def place(item: h5py.Group | h5py.Dataset) -> str:
@@ -105,12 +102,8 @@ def read_array(group: h5py.Group, key: str, where: str) -> np.ndarray:
         raise fail(
             where, full, f" declares shape {item.shape} ({declared} bytes) but {stored} bytes are stored; not read."
         )
-    try:
+    with parsing(where, lambda text: fail(where, full, f" cannot be read ({text}); the file is damaged.")):
         return item[()]
-    except Exception as error:
-        text = " ".join(str(error).split())[:160]
-        damaged = fail(where, full, f" cannot be read ({text}); the file is damaged.")
-        raise unreadable(where, error, damaged) from error
 
 
 def read_columns(file: Path, keys: tuple[str, ...], *, needed: tuple[str, ...]) -> dict[str, np.ndarray]:

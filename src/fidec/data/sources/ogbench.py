@@ -100,6 +100,11 @@ def load(what: str, *, cache_dir: CacheDir = None, action_low: Any = None, actio
     file = find_file(task.dataset, cache_dir)
     where = str(file)
     record = verify(file)
+    if (record.get("settings") or {}).get("rendering") == "fast":
+        raise DataError(
+            f"{where}: its images were drawn with --rendering fast of an older version, and environments draw other "
+            f"pixels now. Make it again: fidec data make {task.dataset} --overwrite"
+        )
     raw = read_npz(file, _KEYS)
     require_keys(where, raw, ("observations", "actions", "terminals", "qpos"))
     observations = observation_array(where, "observations", raw["observations"])
@@ -135,8 +140,6 @@ def load(what: str, *, cache_dir: CacheDir = None, action_low: Any = None, actio
         info={
             **row_use(rows, states_before, states_before + 1),
             **origin_of(file, record),
-            # How the images were rendered, if it is recorded: an evaluation must render them in the same way.
-            **({"rendering": (record.get("settings") or {}).get("rendering")} if visual else {}),
         },
     )
 

@@ -38,13 +38,11 @@ class EnvOptions:
     """How an environment is made. A family uses what applies to it.
 
     `success_timing` is OGBench's: "pre" judges the state before the action, as the data sets are labelled; "post" is
-    what OGBench did before 1.2. `rendering` is for OGBench's pixel tasks: "exact" draws as OGBench does, "fast" takes
-    a fifth of the time and gives slightly different pixels (`fidec.envs.render`).
+    what OGBench did before 1.2.
     """
 
     render_mode: str | None = None
     success_timing: Literal["pre", "post"] = "pre"
-    rendering: Literal["exact", "fast"] = "exact"
 
     def __post_init__(self):
         check_choices(self)

@@ -62,10 +62,6 @@ def make(info: TaskInfo, options: EnvOptions) -> gymnasium.Env:
         success_timing=options.success_timing,
         disable_env_checker=True,
     )
-    if info.visual and options.rendering == "fast":
-        from fidec.envs.render import install
-
-        install(env)
     return _SeededReset(env)
 
 
