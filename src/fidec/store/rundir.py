@@ -334,14 +334,9 @@ def is_run(path: Path) -> bool:
     return (path / MARKER).exists()
 
 
-def _has_marker(path: Path) -> bool:
-    """Whether fidec wrote `run.json`. Another tool may have a file of that name."""
-    return files.find_json(path / MARKER, Marker) is not None
-
-
 def _check_ours(path: Path) -> None:
     """Raise unless the directory has the marker, or is empty except for what a killed start leaves behind."""
-    if _has_marker(path):
+    if files.find_json(path / MARKER, Marker) is not None:  # another tool may have a file of that name
         return
     with files.writing(path, "the run directory"):
         names = sorted(entry.name for entry in path.iterdir())

@@ -34,6 +34,7 @@ from fidec.errors import ConfigError, DataError
 from fidec.parts import arrays_of, map_parts, named, rows_of
 
 _METADATA_LIMIT = 16 * 2**20
+_JPEG = (0xFF, 0xD8)  # the first bytes of such a file
 
 
 def minari_root() -> Path:
@@ -214,7 +215,7 @@ def _read_observations(group: h5py.Group, where: str) -> tuple[Any, list[str]]:
     item: Any = group["observations"]
     if isinstance(item, h5py.Dataset):
         array = read_array(group, "observations", where)
-        if array.dtype == np.uint8 and array.ndim == 2 and _starts_like_jpeg(array):
+        if array.dtype == np.uint8 and array.ndim == 2 and array.shape[1] > 3 and (array[:, :2] == _JPEG).all():
             raise _jpeg(where, f"{name}/observations")
         return observation_array(f"{where}: {name}", "observations", array), []
     parts, keys, images = [], [], {}
@@ -249,10 +250,6 @@ def _leaves(group: h5py.Group, where: str, prefix: str) -> list[tuple[str, np.nd
         else:
             leaves.append((prefix + key, read_array(group, key, where)))
     return leaves
-
-
-def _starts_like_jpeg(array: np.ndarray) -> bool:
-    return array.shape[1] > 3 and bool((array[:, 0] == 0xFF).all() and (array[:, 1] == 0xD8).all())
 
 
 def _jpeg(where: str, key: str) -> DataError:

@@ -59,9 +59,9 @@ def _large(files: list[Path], headers: list[dict[str, Header]]) -> set[str]:
     """The keys whose arrays, of all files together, stay on the disk. DataError if the files do not fit together."""
     whole: dict[str, Header] = {}
     for key in dict.fromkeys(key for each in headers for key in each if is_column(key, KEYS)):
-        for file, each in zip(files, headers, strict=True):
-            if key not in each:
-                raise fail(str(file), key, f" is missing, but {_other(files, headers, key)} has it; all need it.")
+        having = [file for file, each in zip(files, headers, strict=True) if key in each]
+        if lacking := [file for file in files if file not in having]:
+            raise fail(str(lacking[0]), key, f" is missing, but {having[0]} has it; all need it.")
         (shape, dtype), rows = headers[0][key], 0
         for file, each in zip(files, headers, strict=True):
             (*own, its_type) = (*each[key][0], each[key][1])
@@ -76,10 +76,6 @@ def _large(files: list[Path], headers: list[dict[str, Header]]) -> set[str]:
         if key not in ("episodes", *_BOUNDS):
             whole[key] = (rows, *shape[1:]), dtype
     return large_keys(whole)
-
-
-def _other(files: list[Path], headers: list[dict[str, Header]], key: str) -> Path:
-    return next(file for file, each in zip(files, headers, strict=True) if key in each)
 
 
 def _joined(files: list[Path], parts: list[dict[str, np.ndarray]]) -> dict[str, Any]:

@@ -73,8 +73,8 @@ def load(what: str, *, cache_dir: CacheDir = None, action_low: Any = None, actio
 
 
 def _split(what: str) -> tuple[str, str]:
-    path, _, split = what.rpartition("#") if "#" in what else (what, "", "")
-    return path, split
+    path, mark, split = what.rpartition("#")
+    return (path, split) if mark else (what, "")
 
 
 def _demos(handle: h5py.File, where: str, split: str) -> list[str]:
@@ -197,15 +197,11 @@ def _absolute(what: str) -> str:
     return with_options(what, absolute_path(path) + (f"#{split}" if split else ""))
 
 
-def _check_present(what: str, cache_dir: CacheDir) -> Path:
-    return existing_file(_split(split_cameras(what)[0])[0])
-
-
 SOURCE = DataSource(
     summary="a robomimic HDF5 file",
     example="robomimic:low_dim_v15.hdf5#train",
     load=load,
     absolute=_absolute,
-    check_present=_check_present,
+    check_present=lambda what, cache_dir: existing_file(_split(split_cameras(what)[0])[0]),
     at_url="file",
 )
