@@ -333,7 +333,17 @@ def test_the_account_of_a_choice_less_noise_and_a_shift_is_the_closed_form():
     expected = np.sum(shift**2 / 2 / np.square(SIGMA)) + noise * best * shift[0] / SIGMA[0]
     assert parts["moved"] == pytest.approx(expected, abs=0.03)
     assert parts["chose"] == pytest.approx(np.log(count) - (count - 1) / count, abs=0.01)
-    assert parts["narrowed"] == pytest.approx(2 * (-0.375 + np.log(2)))
+    # log N(z; c) - log N(z; 1) at the chosen draws, whose first component is the best of N.
+    square = stats.norm.expect(lambda z: z**2 * count * stats.norm.cdf(z) ** (count - 1))
+    assert parts["narrowed"] == pytest.approx(2 * np.log(2) - 0.375 * (square + 1), abs=0.02)
+    # The KL of the policy that is played, by its density: N(z) N Phi(z)^(N - 1) in the first component.
+    z = np.linspace(-9, 9, 200_001)
+    played = count * stats.norm.pdf(z) * stats.norm.cdf(z) ** (count - 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        terms = played * (np.log(played / noise) - stats.norm.logpdf(noise * z + shift[0] / SIGMA[0]))
+    first = np.trapezoid(np.where(played > 0, terms, 0.0), z)
+    second = np.log(2) - 0.375 + 0.5 * (shift[1] / SIGMA[1]) ** 2
+    assert parts["total"] == pytest.approx(first + second, abs=0.05)
     assert parts["total"] == pytest.approx(parts["narrowed"] + parts["chose"] + parts["moved"])
 
 

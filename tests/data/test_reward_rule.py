@@ -5,6 +5,7 @@ import pytest
 
 from fidec.data import dataset_from_arrays
 from fidec.data.transforms import Transforms
+from fidec.errors import DataError
 
 
 def recorded(rewards, done, second=None):
@@ -53,3 +54,23 @@ def test_a_second_data_set_has_the_rule_of_the_first():
     assert [seen.rewards.max() for seen in Transforms("auto").view(first, second)] == [0, -1]
     assert Transforms("sparse").view(second)[0].rewards.tolist() == [-1, -1, 0] * 2
     assert Transforms().view(first) == [first]
+
+
+def test_the_hash_is_that_of_the_rewards_as_given():
+    """So runs with another rule are comparable, and a flow of one serves the other."""
+    dataset = counting()
+    (seen,) = Transforms("sparse", held_out=0.5).view(dataset)
+    assert seen.sha256 == dataset.sha256
+    used, held = Transforms("sparse", held_out=0.5).split(seen)
+    assert held is not None
+    assert len({dataset.sha256, used.sha256, held.sha256}) == 3
+    (late,) = Transforms("sparse", delay=1).view(dataset)
+    assert late.sha256 == Transforms(delay=1).view(dataset)[0].sha256 != dataset.sha256
+
+
+def test_rewards_that_tell_nothing_are_refused():
+    with pytest.raises(DataError, match="all rewards are -1"):
+        Transforms("sparse").view(recorded([-1, -1, -1], done=True))
+    bare = dataset_from_arrays(np.zeros((4, 1), np.float32), np.zeros((4, 1), np.float32))
+    with pytest.raises(DataError, match="there are no rewards"):
+        Transforms("sparse").view(bare)

@@ -124,7 +124,8 @@ def make(config: ClosedFormConfig, spec: Spec) -> Algorithm:
 
         velocity = behaviour.velocity(state.params["flow"], observations)
         sample = partial(behaviour.sample, state.params["flow"], observations)
-        return Transport(velocity, sample, field, cost, limit, constraint.unit)
+        value = refined.value_of(critic, state, observations)
+        return Transport(velocity, sample, field, cost, limit, constraint.unit, value)
 
     act_with_base = refined.act_by(critic, behaviour, spec, displacement)
     policy = lambda state: backbone.keep_params(state, "critic", "flow")  # noqa: E731

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from fidec.algos.common.base import Transport
 
 FIRST_STEPS, MOST_STEPS = 16, 512
+FRESH_STEPS = 128  # of the actions that only neighbours are looked up among
 # A state is settled when doubling its steps changes its KL by less than this share, or by less than so many nats.
 RELATIVE, ABSOLUTE = 0.02, 0.005
 SCORE_TIME = 0.95
@@ -69,7 +70,8 @@ class Measurement(NamedTuple):
     penalty: np.ndarray  # (n, k): the penalty that training kept below its budget
     score: np.ndarray  # (n, k, d): score of the flow at SCORE_TIME
     drawn: np.ndarray  # (n, k, d): base actions of the policy's own sampler, from the same noise
-    fresh: np.ndarray  # (n, k, d): base actions of that sampler, from other noise that is not scaled
+    fresh: np.ndarray  # (n, k, d): base actions from other noise that is not scaled
+    noise: np.ndarray  # (n, k, d): the noise of the actions, with its factor
     value: np.ndarray  # (n, k): what the policy chooses by, of the moved actions; zeros if it does not choose
     budget: float
     unit: str
@@ -166,7 +168,7 @@ def measure(
     single = transport_of(state, jax.tree.map(jnp.asarray, _at(observations, slice(1))))
     if report:
         report(n, "done")
-    return Measurement(moved, **others, budget=float(single.budget), unit=single.unit)
+    return Measurement(moved, **others, noise=noise, budget=float(single.budget), unit=single.unit)
 
 
 def _solve_until_settled(solve: Callable[[np.ndarray, int, int], dict[str, np.ndarray]], n: int, most: int) -> Moved:
@@ -202,7 +204,7 @@ def _compiled(transport_of: TransportOf, samples: int) -> tuple[Callable[..., di
         score = scaled_score(transport.velocity, SCORE_TIME)
         value = transport.value or (lambda actions: jnp.zeros(len(actions)))
         return {
-            "fresh": transport.base(fresh),
+            "fresh": flow.sample(transport.velocity, fresh, FRESH_STEPS, "heun"),  # not clipped, as the others
             "value": value(jnp.clip(actions + transport.displacement(actions), -1.0, 1.0)),
             "penalty": transport.penalty(actions, key),
             "score": score(actions, key)[0],

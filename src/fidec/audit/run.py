@@ -195,14 +195,14 @@ def state_kl(measured: Measurement) -> tuple[np.ndarray, np.ndarray]:
 def account_of(measured: Measurement, candidates: int, noise: float) -> dict[str, Any]:
     """What less noise, the choice and the move cost, each in nats, as means over states; their sum is the KL.
 
-    `measured` has base actions that were drawn with this factor of the noise. The move is that of the actions which
-    are chosen. It may be negative where it undoes a part of the narrowing.
+    `measured` has base actions that were drawn with this factor of the noise. What less noise and the move cost are
+    means over the actions that are chosen. A move may be negative where it undoes a part of the narrowing.
     """
     ratio = measured.moved.log_ratio.astype(np.float64)
     finite = np.isfinite(ratio).all(axis=1)
     weights = account.best_of_weights(measured.value[finite], candidates)
     parts = {
-        "narrowed": account.noise_nats(noise, measured.moved.actions.shape[2]),
+        "narrowed": _mean((weights * account.noise_log_ratio(measured.noise[finite], noise)).sum(axis=1))["mean"],
         "chose": _mean(account.weights_nats(weights))["mean"],
         "moved": _mean((weights * ratio[finite]).sum(axis=1))["mean"],
     }

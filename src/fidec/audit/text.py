@@ -113,6 +113,8 @@ def narrowed(noise: float, nats: float) -> str:
     """What less noise costs."""
     if noise == 1:
         return "drew with all of the noise"
+    if noise == 0:
+        return "drew without noise: one action instead of many, so the KL is infinite"
     return f"narrowed {number(nats)} by drawing with {noise:g} of the noise, which leaves no data behind"
 
 
@@ -205,10 +207,10 @@ def end_of_training(directory: Path) -> str | None:
 
 def _choice(candidates: int, noise: float | None) -> str:
     """What the policy chooses, which is no part of the budget; empty if it draws one action with the whole noise."""
-    most = number(account.best_of_nats(candidates))
-    parts = [f"chose at most {most} nats, the best of {candidates}"] if candidates > 1 else []
+    chose = f"chose the best of {candidates} (at most {number(account.best_of_nats(candidates))} nats)"
+    parts = [chose] if candidates > 1 else []
     parts += [] if noise in (None, 1) else [f"drew with {noise:g} of the noise"]
-    return f"{' and '.join(parts)}, among the clone's own actions; " if parts else ""
+    return f"{', '.join(parts)}, which leaves no data behind; " if parts else ""
 
 
 def trust_region_summary(

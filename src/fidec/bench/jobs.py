@@ -189,6 +189,7 @@ class SuiteJob(Job):
         names = {"task", "algo", "preset", "seed", "steps", "online_steps", "batch_size", *self.variant.run}
         names |= {"eval_interval", "eval_episodes"} | ({"env"} if self.suite_task.env else set())
         names |= set() if any_data else {"data"}
+        names |= algos.get(self.variant.method).runs.get(self.variant.preset, {}).keys()
         wanted, present = _compared(self.config), _compared(found)
         names |= {name for name in wanted if name.startswith(("algo.", "online."))}
         advice = ", or name its data in a suite's file"

@@ -27,8 +27,8 @@ class SelectArgs:
     a sweep, stands for all runs below it."""
     episodes: int = 60
     """Episodes in all, at least one for each policy."""
-    noises: tuple[float, ...] = (0.0, 1.0)
-    """Factors of the policies' random draws (`fidec eval --noise`)."""
+    noises: tuple[float, ...] = ()
+    """Factors of the policies' random draws (`fidec eval --noise`). By default 0, 1, and that of the run."""
     strengths: tuple[float, ...] = (0.0, 0.3, 1.0)
     """Factors of the displacement (`fidec eval --strength`), for methods that have one. 0, the base policy, always
     takes part."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # fidec.types imports jax, which data workers must not
     from fidec.types import Batch, Spec
 
 STATE = "state"  # the part of an observation with all vectors, beside the parts of cameras
+GIVEN = "sha256_as_given"  # in `info`: the hash of the data before a rule changed its rewards
 _ARRAYS = (
     "observations",
     "actions",
@@ -141,7 +142,12 @@ class OfflineDataset:
 
     @cached_property
     def sha256(self) -> str:
-        """Hash of the content: equal arrays have equal hashes, from any file."""
+        """Hash of the content: equal arrays have equal hashes, from any file.
+
+        Data with other rewards by a rule (`fidec.data.transforms`) has the hash of the rewards that were given.
+        """
+        if GIVEN in self.info:
+            return self.info[GIVEN]
         digest = hashlib.sha256()
         arrays = {key: array for key, array in self.arrays().items() if key != "rewards" or self.has_rewards}
         if self.action_low is not None:

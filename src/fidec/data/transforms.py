@@ -4,8 +4,8 @@
     1 file          data.sources               arrays by name; nothing is unpickled
     2 columns       data.columns               checked float32 (uint8 for images), actions in [-1, 1]
     3 episodes      data.arrays                an `OfflineDataset`: next rows, masks and ends, within episodes
-    4 view          Transforms.view            rewards by a rule, actions by the range that the data uses, then late
-                                               observations
+    4 view          Transforms.view            actions by the range that the data uses, late observations, rewards by
+                                               a rule
     5 hold-out      Transforms.split           without the episodes that are only validated
     6 windows       batches.host_source        rewards and masks over n steps
     7 batch         batches.sample_rows        rows that seed and step choose: frames stacked, chunks of actions
@@ -41,7 +41,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fidec.data.columns import ACTION_LIMIT, take_rows
-from fidec.data.dataset import OfflineDataset, episodes_of
+from fidec.data.dataset import GIVEN, OfflineDataset, episodes_of
 from fidec.data.disk_array import is_mapped, take
 from fidec.errors import ConfigError, DataError
 from fidec.parts import map_parts
@@ -78,9 +78,14 @@ class Transforms:
         All have the rule and the quantiles of the first, or the `bounds` of a policy that was trained with such
         quantiles.
         """
+        seen = self._rearranged(*datasets, bounds=bounds)
         if self.reward_rule == "sparse" or (self.reward_rule == "auto" and count_what_is_left(datasets[0])):
-            highest = float(datasets[0].rewards.max())
-            datasets = tuple(sparse(dataset, highest) for dataset in datasets)
+            highest = done_at(datasets[0])
+            return [sparse(dataset, highest) for dataset in seen]
+        return seen
+
+    def _rearranged(self, *datasets: OfflineDataset, bounds: Bounds | None) -> list[OfflineDataset]:
+        """With the range and the delay."""
         if self.action_quantile is None and not self.delay:
             return list(datasets)
         for dataset in datasets:
@@ -111,12 +116,23 @@ def count_what_is_left(dataset: OfflineDataset) -> bool:
     return bool(np.array_equal(dataset.rewards == dataset.rewards.max(), dataset.masks == 0))
 
 
+def done_at(dataset: OfflineDataset) -> float:
+    """The highest reward. DataError if it does not tell rows apart."""
+    highest = float(dataset.rewards.max())
+    if not dataset.has_rewards or dataset.rewards.min() == highest:
+        found = f"all rewards are {highest:g}" if dataset.has_rewards else "there are no rewards"
+        raise DataError(
+            f"{dataset.source}: --reward-rule sparse needs a reward that is highest when the task is done; {found}"
+        )
+    return highest
+
+
 def sparse(dataset: OfflineDataset, highest: float) -> OfflineDataset:
-    """The same data with a reward of 0 at the highest one, and -1 else."""
+    """The same data with a reward of 0 at the highest one, and -1 else. Its hash is that of the rewards as given."""
     return replace(
         dataset,
         rewards=np.where(dataset.rewards >= highest, 0, -1).astype(np.float32),
-        info={**dataset.info, "reward_done": highest},
+        info={**dataset.info, "reward_done": highest, GIVEN: dataset.sha256},
     )
 
 
@@ -235,4 +251,5 @@ def hold_out(dataset: OfflineDataset, share: float) -> tuple[OfflineDataset, Off
 def _with_rows(dataset: OfflineDataset, rows: np.ndarray, label: str) -> OfflineDataset:
     columns = {name: take_rows(getattr(dataset, name), rows) for name in _ROWS}
     name = f"{dataset.name} ({label})"
-    return replace(dataset, **columns, episodes=episodes_of(columns["terminals"]), name=name)
+    info = {key: value for key, value in dataset.info.items() if key != GIVEN}
+    return replace(dataset, **columns, episodes=episodes_of(columns["terminals"]), name=name, info=info)

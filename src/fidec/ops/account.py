@@ -36,6 +36,18 @@ def noise_nats(factor: float, dimensions: int) -> float:
     return dimensions * (0.5 * (factor**2 - 1.0) - math.log(factor))
 
 
+def noise_log_ratio(noise: np.ndarray, factor: float) -> np.ndarray:
+    """log N(z; 0, factor^2) - log N(z; 0, 1) for noise (..., d) that was drawn with this factor.
+
+    Its mean over all draws is `noise_nats`. A choice prefers some draws, and has its own mean.
+    """
+    d = noise.shape[-1]
+    if factor == 0:
+        return np.full(noise.shape[:-1], math.inf)
+    square = (noise.astype(np.float64) ** 2).sum(axis=-1)
+    return 0.5 * square * (1.0 - 1.0 / factor**2) - d * math.log(factor)
+
+
 def best_of_weights(values: np.ndarray, count: int) -> np.ndarray:
     """The probability that each of k samples (..., k) is the best of `count` drawn from them, with ties shared.
 

@@ -41,7 +41,12 @@ class Entry(TypedDict):
 
 def package(name: str) -> Any:
     """The package of a tracker; ConfigError names the extra if it is missing."""
-    return require(name, name, f"--track {name}")
+    packages = {
+        "wandb": lambda: require("wandb", "wandb", "--track wandb"),
+        "trackio": lambda: require("trackio", "trackio", "--track trackio"),
+        "mlflow": lambda: require("mlflow", "mlflow", "--track mlflow"),
+    }
+    return packages[name]()
 
 
 class WandB:

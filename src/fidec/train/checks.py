@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, NotRequired, TypedDict, cast
 
 import jax
@@ -75,6 +76,11 @@ def with_data(config: RunConfig, dataset: OfflineDataset) -> RunConfig:
             "--online-steps, or join vectors to one array, in the data and in the environment"
         )
     check_buffer(config.online, dataset.size, config.batch_size)
+    done = config.online.reward_done
+    if done is not None and (not math.isfinite(done) or "reward_done" not in dataset.info):
+        raise ConfigError(
+            f"online.reward_done {done}: it is a number for runs whose --reward-rule changes the rewards of the data"
+        )
     of_data = {
         "reward_shift": float(dataset.info.get("reward_shift") or 0.0),
         "reward_done": dataset.info.get("reward_done"),
@@ -109,10 +115,12 @@ def check_method(config: RunConfig, dataset: OfflineDataset, spec: Spec, initial
         proposal_shapes(algorithm, spec, 1)  # raises if the constraint needs more proposals
     if config.flow is not None:
         load_flow(config.flow, config, dataset, spec)
+    act = config.act.function(algorithm)  # raises if the method cannot act like that
+    dials = config.act.dials(act)
     if config.env_name is None:
         return
     observation = spec.observations(lambda part: jax.ShapeDtypeStruct(part.shape, part.dtype))
-    jax.eval_shape(config.act.function(algorithm), state, observation, key)
+    jax.eval_shape(act, state, observation, key, **dials)
 
 
 def check_agree(dataset: OfflineDataset, buffer: OfflineDataset) -> None:

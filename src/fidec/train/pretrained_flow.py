@@ -65,6 +65,7 @@ def stage_config(config: RunConfig, out: Path, episodes: int) -> RunConfig:
         n_step=None,
         value_start="zero",
         reward_scale=1.0,
+        reward_rule="given",
         init_from=None,
         candidates=1,
         noise=1.0,

@@ -61,8 +61,11 @@ def with_protocol(config: RunConfig) -> RunConfig:
     runs = algos.get(config.algo).runs.get(config.preset, {})
     for name in sorted(runs.keys() - {*USUAL, "normalize_observations", "n_step"}):
         raise ConfigError(f"the preset {config.preset} of {config.algo} sets up runs: it cannot set {name}")
-    if config.init_from is None:  # else as in the run that it starts from
+    if config.init_from is None:
         values |= runs
+    else:  # values are those of the run that it starts from, and so are its rewards
+        values |= {name: runs[name] for name in ("candidates", "noise") if name in runs}
+        del values["reward_rule"]
     values["flow_updates"] = min(values["flow_updates"], 2 * (config.steps or values["steps"]))
     if "n_step" in values:
         values["n_step"] = max(values["n_step"], config.chunk)

@@ -74,11 +74,11 @@ def arms_of(
     """All policies to choose from: clones first, then by strength, by run, and by the others in the given order.
 
     Base policies are always among them. One that several runs share counts once. A method that cannot scale its noise
-    or its displacement, or has no candidates, has its own only. Without `candidates` each run has its own number.
+    or its displacement, or has no candidates, has its own only. Without `candidates` each run has its own number,
+    without `noises` the factors 0, 1 and its own.
     """
-    for option, values in (("--noises", noises), ("--strengths", strengths)):
-        if not values:
-            raise ConfigError(f"{option} needs at least one number")
+    if not strengths:
+        raise ConfigError("--strengths needs at least one number")
     arms, clones = list[Arm](), set[Hashable]()
     for number, source in enumerate(sources):
         algorithm, flow = source.policy.algorithm, _flow_of(source.policy) or number
@@ -93,7 +93,9 @@ def arms_of(
             if clone:
                 clones.add(flow)
             counts = candidates if candidates and algorithm.choose is not None else (source.act.candidates,)
-            for noise in dict.fromkeys(noises) if supports(algorithm.act, "noise") else (1.0,):
+            own = 1.0 if source.act.noise is None else source.act.noise
+            factors_of_noise = dict.fromkeys(noises or (0.0, 1.0, own))
+            for noise in factors_of_noise if supports(algorithm.act, "noise") else (1.0,):
                 for count in (1,) if base else dict.fromkeys(counts):
                     act = replace(source.act, noise=float(noise), strength=strength or 1.0, candidates=count)
                     arms.append(Arm(source, act, base, clone))

@@ -16,6 +16,8 @@ def check_value_start(config: RunConfig, state: Any) -> None:
     method = algos.get(config.algo)
     if config.reward_scale not in (None, 1.0) and not method.learns_values:
         raise ConfigError(f"--reward-scale is for methods that learn a value: {config.algo} learns none")
+    if config.reward_rule not in (None, "given") and not method.learns_values:
+        raise ConfigError(f"--reward-rule is for methods that learn a value: {config.algo} learns none")
     if config.value_start != "data":
         return
     if not method.learns_values:

@@ -67,7 +67,7 @@ def read_initial(place: Path) -> Initial:
 
 
 def with_initial(config: RunConfig) -> tuple[RunConfig, Initial]:
-    """The newest checkpoint of the run `init_from`, and the configuration with that run's normalisation.
+    """The newest checkpoint of the run `init_from`, and the configuration with its normalisation and its rewards.
 
     The configuration is resolved: its paths are absolute.
     """
@@ -80,12 +80,14 @@ def with_initial(config: RunConfig) -> tuple[RunConfig, Initial]:
         if newest is None:
             raise CheckpointError(f"{run} has no checkpoint")
         spec = load_policy(run).spec
-    for name in ("algo", "normalize_observations"):
+    for name in ("algo", "normalize_observations", "reward_rule"):
         own, theirs = getattr(config, name), getattr(other, name)
         if own is not None and own != theirs:
             raise ConfigError(f"--init-from {run}: its {name} is {theirs}, here it is {own}. {_advice(run)}")
     arrays = {name.removeprefix(_STATE): a for name, a in newest.arrays.items() if name.startswith(_STATE)}
-    config = dataclasses.replace(config, normalize_observations=other.normalize_observations)
+    config = dataclasses.replace(
+        config, normalize_observations=other.normalize_observations, reward_rule=other.reward_rule or "given"
+    )
     return config, Initial(arrays, spec, f"step {newest.step} of {run}", options=dataclasses.asdict(other.options))
 
 
