@@ -83,7 +83,6 @@ ARMS = {
     "nats": Arm(ways=(*WAYS, *OTHERS, *CLONES)),
     "one step": Arm(("--n-step", "1")),
     "information": Arm((*INFORMATION, "--algo.proposals", "8")),
-    "choice in the target": Arm(("--algo.target-candidates", "4")),
     "chunks": Arm(("--chunk", "5")),
 }
 
