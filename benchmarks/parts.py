@@ -1,8 +1,8 @@
 """The parts of FiDec's default, one by one: `python -m benchmarks.parts [--tasks PATTERN ...] [--arms NAME ...]`.
 
-Trains variants of one policy on the design tasks of docs/trust.md, on one behaviour flow for each task and seed, plays
-each in several ways on the same episodes, and adds the score of every episode to a file. It goes on wherever rows are
-missing in that file. `--show` prints the table.
+Trains variants of one policy on the design tasks of docs/trust.md, on one behaviour flow for each task and seed.
+Plays each in several ways on the same episodes, and adds the score of every episode to a file. It goes on wherever
+rows are missing in that file. `--show` prints the table.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ ARMS = {
     "nats": Arm(ways=(*WAYS, *CLONES)),
     "one step": Arm(("--n-step", "1")),
     "information": Arm((*INFORMATION, "--algo.proposals", "8")),
+    "choice in the target": Arm(("--algo.target-candidates", "4")),
     "chunks": Arm(("--chunk", "5")),
 }
 

@@ -52,6 +52,8 @@ class ResidualConfig(presets.StepConfig):
     q_scale: values.QScale = "magnitude"
     """What Q is divided by in the residual's objective: its mean magnitude, its standard deviation over the batch
     (spread), which a constant added to all rewards does not change, or nothing (none)."""
+    target_candidates: int = 1
+    """N: with a frozen flow, the TD target takes the best of so many moved proposals."""
     zero_init: bool = False
     """Start the residual map at exactly zero, so that the policy starts as the behaviour flow."""
 
@@ -151,7 +153,8 @@ def make(config: Any, spec: Spec, *, residual_loss=residual_loss, solve_at: tupl
 
     def update(state: State, batch: Batch, key: PRNGKey) -> tuple[State, Metrics]:
         base_key, flow_key, penalty_key = jax.random.split(key, 3)
-        base = base_actions(nets.behaviour, state.params["flow"], batch, (base_key, base_key), solve_at)
+        keys, count = (base_key, base_key), config.target_candidates
+        base = base_actions(nets.behaviour, state.params["flow"], batch, keys, solve_at, count)
         known = known_of_flow(nets, state, batch, base, flow_key, penalty_key)
         budget = nets.budget * (jnp.minimum(1.0, (state.step + 1) / config.warmup) if config.warmup else 1.0)
         losses = {

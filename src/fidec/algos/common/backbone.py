@@ -177,8 +177,14 @@ def policy_critic_loss(
     config: ValueConfig,
     key: PRNGKey,
 ) -> tuple[jax.Array, Metrics]:
-    """E (Q(s, a) - r - gamma m Qbar(s', a'))^2 for the policy's own next actions. The key draws a random pair."""
+    """E (Q(s, a) - r - gamma m Qbar(s', a'))^2 for the policy's own next actions. The key draws a random pair.
+
+    Of several next actions, (count, rows, d), it is the one with the highest mean of the target critics.
+    """
     next_q = critic.apply(target, batch.next_observations, next_actions)
+    if next_actions.ndim > batch.actions.ndim:
+        best = jnp.argmax(next_q.mean(axis=0), axis=0)
+        next_q = jnp.take_along_axis(next_q, best[None, None], axis=1)[:, 0]
     return critic_loss(critic, own, batch, config.aggregate(next_q, key), config.discount)
 
 

@@ -35,16 +35,22 @@ class BaseActions(NamedTuple):
     data: jax.Array
     """The data's actions at these states."""
     next_actions: jax.Array
-    """Base actions at the next states. If the flow was solved at the observations alone, those of `actions`."""
+    """Base actions at the next states, (rows, d), or several for each, (count, rows, d). If the flow was solved at the
+    observations alone, those of `actions`."""
     kept: dict[str, jax.Array]
     """What belongs to each of `actions`: their noise, or what was stored with them."""
 
 
 def base_actions(
-    flow: FlowPolicy, params: Params, batch: Batch, keys: tuple[PRNGKey, PRNGKey], at: tuple[States, ...] = BOTH
+    flow: FlowPolicy,
+    params: Params,
+    batch: Batch,
+    keys: tuple[PRNGKey, PRNGKey],
+    at: tuple[States, ...] = BOTH,
+    next_count: int = 1,
 ) -> BaseActions:
-    """Solved base actions by the first key, or stored ones by the second."""
-    return solved(flow, params, batch, keys[0], at) if batch.proposals is None else stored(batch, keys[1])
+    """Solved base actions by the first key, or stored ones by the second, `next_count` of them at each next state."""
+    return solved(flow, params, batch, keys[0], at) if batch.proposals is None else stored(batch, keys[1], next_count)
 
 
 def solved(flow: FlowPolicy, params: Params, batch: Batch, key: PRNGKey, at: tuple[States, ...]) -> BaseActions:
@@ -58,11 +64,16 @@ def solved(flow: FlowPolicy, params: Params, batch: Batch, key: PRNGKey, at: tup
     return BaseActions(getattr(batch, at[0]), actions[:rows], data, actions[-rows:], {"noise": noise[:rows]})
 
 
-def stored(batch: Batch, key: PRNGKey) -> BaseActions:
+def stored(batch: Batch, key: PRNGKey, next_count: int = 1) -> BaseActions:
     """One of the proposals at each next state, drawn at random; the method learns at these states too."""
+    proposals, (rows, count) = batch.proposals["actions"], batch.proposals["actions"].shape[:2]
     kept = pick(batch.proposals, key)
     actions = kept.pop("actions")
-    return BaseActions(batch.next_observations, actions, batch.next_actions, actions, kept)
+    following = actions
+    if next_count > 1:  # the one that was picked, and those after it
+        several = (jax.random.randint(key, (rows,), 0, count) + jnp.arange(next_count)[:, None]) % count
+        following = proposals[jnp.arange(rows), several]
+    return BaseActions(batch.next_observations, actions, batch.next_actions, following, kept)
 
 
 def propose(
