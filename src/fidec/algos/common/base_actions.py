@@ -35,7 +35,7 @@ class BaseActions(NamedTuple):
     data: jax.Array
     """The data's actions at these states."""
     next_actions: jax.Array
-    """Base actions at the next states, (rows, d), or several for each, (count, rows, d). If the flow was solved at the
+    """Base actions at the next states, one each or several, (count, rows, d). If the flow was solved at the
     observations alone, those of `actions`."""
     kept: dict[str, jax.Array]
     """What belongs to each of `actions`: their noise, or what was stored with them."""
