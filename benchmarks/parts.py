@@ -65,9 +65,9 @@ class Way(NamedTuple):
         return ", ".join((["clone"] if self.strength == 0 else []) + words) or "as trained"
 
 
-WAYS = (Way(), Way(0.5), Way(0.0), Way(1.0, 4), Way(0.5, 4), Way(0.5, 8))
+WAYS = (Way(), Way(0.5, 4), Way(0.5, 8))
+OTHERS = (Way(0.5), Way(0.0), Way(1.0, 4))
 CLONES = (Way(strength=0), Way(0.5, strength=0), Way(0.0, strength=0))
-DEFAULT = (Way(0.5, 4),)
 
 
 class Arm(NamedTuple):
@@ -80,7 +80,7 @@ class Arm(NamedTuple):
 
 INFORMATION = ("--algo.constraint", "information", "--algo.t-eps", "0.95", "--algo.samples", "8")
 ARMS = {
-    "nats": Arm(ways=(*WAYS, *CLONES)),
+    "nats": Arm(ways=(*WAYS, *OTHERS, *CLONES)),
     "one step": Arm(("--n-step", "1")),
     "information": Arm((*INFORMATION, "--algo.proposals", "8")),
     "choice in the target": Arm(("--algo.target-candidates", "4")),
