@@ -12,7 +12,7 @@ import tyro
 from fidec.cli.parsing import import_from_here, interval, parse, print_json, print_table
 from fidec.errors import ConfigError, EnvError
 from fidec.store.rundir import COMPARISON
-from fidec.train.acting import DIALS, ActOptions
+from fidec.train.acting import OF_A_CALL, ActOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ def main(argv: list[str]) -> int:
 
 def print_comparison(result: dict[str, Any]) -> None:
     """A short table with intervals."""
-    factors = [f", {name} {result[name]:g}" for name in DIALS if result.get(name, 1) != 1]
+    factors = [f", {name} {result[name]:g}" for name in OF_A_CALL if result.get(name, 1) != 1]
     print(f"{result['environment']}, step {result['step']}, seed {result['seed']}{''.join(factors)}")
     if "note" in result:
         print(result["note"])

@@ -11,7 +11,7 @@ from fidec.export.trace import Program
 from fidec.parts import named
 from fidec.store import versions
 from fidec.store.rundir import RunDirectory, is_run
-from fidec.train.acting import DIALS, ActOptions
+from fidec.train.acting import OF_A_CALL, ActOptions
 from fidec.train.policy import Policy
 
 FORMAT = 1
@@ -71,8 +71,7 @@ def describe(policy: Policy, program: Program, act: ActOptions, target: str, lic
         "replan": act.replan,
         "ensemble": act.ensemble,
         "delay": spec.delay,
-        "candidates": act.candidates,
-        **{name: getattr(act, name) for name in DIALS},
+        **{name: getattr(act, name) for name in OF_A_CALL},
         "inputs": inputs,
         "outputs": [output],
     }
@@ -107,7 +106,7 @@ def readme(metadata: Mapping[str, Any], digest: str) -> str:
     ]
     if data is not None:
         facts.append(f"Data: {plain(data['name'])}, {data['transitions']} transitions, SHA-256 `{data['sha256']}`")
-    if dials := [f"{name} {metadata[name]:g}" for name in ("candidates", *DIALS) if metadata[name] != 1]:
+    if dials := [f"{name} {metadata[name]:g}" for name in OF_A_CALL if metadata[name] != 1]:
         facts.append(f"Fixed at export: {', '.join(dials)}")
     bounds = f"units of the data, from {_numbers(actions['low'])} to {_numbers(actions['high'])}"
     if metadata["chunk"] > 1:

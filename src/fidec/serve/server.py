@@ -14,7 +14,7 @@ from fidec.serve.batching import Batcher, ServedPolicy
 from fidec.serve.monitor import Metrics, make_monitor
 from fidec.serve.requests import NoiseStream, NoiseStreams, Reader, Request
 from fidec.serve.serialization import Refused
-from fidec.train.acting import DIALS
+from fidec.train.acting import OF_A_CALL
 from fidec.types import Part
 
 _MEANINGS = {
@@ -43,7 +43,7 @@ class Server:
         self.metrics, self.streams = Metrics(served.sizes), NoiseStreams(self.spec)
         self.monitor, monitoring = make_monitor(served.policy, say)
         self.clients: set[Any] = set()  # open websockets
-        self.facts = self._facts(version, monitoring) | {name: getattr(served.act, name) for name in DIALS}
+        self.facts = self._facts(version, monitoring) | {name: getattr(served.act, name) for name in OF_A_CALL}
         # A number of an observation takes up to 25 characters in JSON. Clients may send more than the policy reads.
         self.largest_message = max(2**22, 32 * sum(int(np.prod(part.shape)) for part in self.spec.inputs))
 

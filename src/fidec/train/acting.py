@@ -111,6 +111,7 @@ class ActOptions:
 
 NAMES = tuple(option.name for option in fields(ActOptions))
 DIALS = {option.name: option.metadata[_LACKS] for option in fields(ActOptions) if option.metadata}
+OF_A_CALL = ("candidates", *DIALS)  # what a record of actions has to name
 PUBLISHED = ActOptions(**{"candidates": 1, **dict.fromkeys(DIALS, 1.0)})
 AS_TRAINED = ActOptions()  # all by the policy's own defaults
 

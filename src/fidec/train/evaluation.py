@@ -27,7 +27,7 @@ from fidec.parts import named
 from fidec.store import files
 from fidec.store.rundir import RunDirectory, check_links, is_run
 from fidec.store.staging import local_run
-from fidec.train.acting import AS_TRAINED, DIALS, PUBLISHED, ActOptions, episode_policy
+from fidec.train.acting import AS_TRAINED, OF_A_CALL, PUBLISHED, ActOptions, episode_policy
 from fidec.train.config import RunConfig
 from fidec.train.policy import Policy, load_policy
 from fidec.train.stored import read_config
@@ -283,7 +283,7 @@ class PolicyEvaluation:
                 f"{self.policy.algo} has no base policy to compare with: its actions are not refined ones. "
                 "Evaluate it without --base"
             )
-        result = self.facts() | {name: getattr(self.act, name) for name in DIALS}
+        result = self.facts() | {name: getattr(self.act, name) for name in OF_A_CALL}
         policy, rows = (self.policy.algorithm, self.policy.state, self.step, self.seed), {}
         with self.evaluator(episodes) as evaluator:
             for kind in ("base", self.kind) if base else (self.kind,):
