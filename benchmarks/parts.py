@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.table import alone_in, cpu_seconds, fidec, mean, read_rows, say, versions, write_hand, write_rows
 from fidec.cli.parsing import parse, print_table
 from fidec.envs.factory import factory_of
-from fidec.errors import RunError
+from fidec.errors import ConfigError, DataError, RunError
 from fidec.register import unknown
 
 FILE = Path(__file__).with_suffix(".jsonl")
@@ -44,8 +44,8 @@ TASKS = {
     "pointmaze-medium-navigate-singletask-task1-v0": Task("100000"),
     "pendulum": Task("pendulum", "Pendulum-v1", (-910.0, -150.0)),
     "reacher": Task("reacher", "Reacher-v5", (-11.9, -4.0)),
-    "puzzle-3x3-play-singletask-task2-v0": Task("200000", updates=60_000),
-    "scene-play-singletask-task2-v0": Task("200000", updates=60_000),
+    "puzzle-3x3-play-singletask-task2-v0": Task("200000", updates=100_000),
+    "scene-play-singletask-task2-v0": Task("200000", updates=100_000),
     "pen-expert-v1": Task("hand"),
     "pointmaze-medium-navigate-singletask-task3-v0": Task("100000"),
     "cube-single-play-singletask-task1-v0": Task("100000"),
@@ -119,6 +119,9 @@ def main(argv: list[str] | None = None) -> int:
         if arm not in ARMS:
             raise unknown("arm", arm, ARMS)
     chosen = [task for task in TASKS if not args.tasks or any(fnmatch(task, pattern) for pattern in args.tasks)]
+    if not chosen:
+        raise ConfigError(f"no task matches {' '.join(args.tasks)}. Known: {', '.join(TASKS)}")
+    failed = []
     with alone_in(args.work.resolve()) as work:
         for seed in args.seeds:
             for task in chosen:
@@ -128,6 +131,9 @@ def main(argv: list[str] | None = None) -> int:
                         measure(task, arm, seed, source, work, args.rows)
                     except RunError as error:
                         print(f"{task} {arm} seed {seed}: {error}", file=sys.stderr)
+                        failed.append(f"{task} {arm} seed {seed}")
+    if failed:
+        raise RunError(f"{len(failed)} failed, see above; the same command tries them again: {'; '.join(failed)}")
     return 0
 
 
@@ -144,7 +150,8 @@ def provide(task: str, work: Path, args: PartsArgs) -> tuple[str, ...]:
     if kind == "hand":
         path = directory / f"{task}.hdf5"
         if not path.exists():
-            assert args.hands is not None, "--hands is needed"
+            if args.hands is None:
+                raise DataError(f"{task} needs --hands, a directory with {task[:-3]}.npz: an expert's episodes")
             write_hand(args.hands / f"{task[:-3]}.npz", path)
         return ("--task", task, "--data-dir", str(directory))
     name = task.partition("-singletask")[0] + "-v0"

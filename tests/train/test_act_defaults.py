@@ -1,5 +1,6 @@
 """How a policy acts by default: as its preset says; the flow that is trained first acts as published."""
 
+import json
 from typing import Any
 
 import numpy as np
@@ -7,13 +8,16 @@ import pytest
 
 import fidec
 from fidec.errors import ConfigError
+from fidec.train.checks import with_data
+from fidec.train.config import OnlineConfig, RunConfig
 from helpers.runs import random_columns
 
 SMALL: dict[str, Any] = {"steps": 4, "batch_size": 8, "quiet": True}
 
 
 def trained(out, **fields):
-    options = {"hidden": (8,), "flow_steps": 2, **fields.pop("options", {})}
+    own = {} if fields.get("algo") == "bc" else {"flow_steps": 2}
+    options = {"hidden": (8,), **own, **fields.pop("options", {})}
     return fidec.fit(fidec.dataset_from_arrays(**random_columns()), out, options=options, **SMALL, **fields).directory
 
 
@@ -55,3 +59,27 @@ def test_other_presets_act_as_published_and_an_option_changes_it(tmp_path):
 def test_senseless_options_of_acting_are_named(tmp_path, field):
     with pytest.raises(ConfigError, match=next(iter(field))):
         trained(tmp_path / "x", **field)
+
+
+def test_what_a_method_cannot_do_is_refused_before_training_also_without_an_environment(tmp_path):
+    with pytest.raises(ConfigError, match="there are no candidates"):
+        trained(tmp_path / "x", algo="bc", candidates=4)
+    with pytest.raises(ConfigError, match="--reward-rule is for methods that learn a value"):
+        trained(tmp_path / "x", algo="bc", reward_rule="sparse")
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_run_that_starts_from_another_has_its_reward_rule_and_acts_as_its_preset(nats, tmp_path):
+    options = {"proposals": 4, "warmup": 3000}
+    started = trained(tmp_path / "next", preset="nats", init_from=nats, options=options)
+    config = json.loads((started / "config.json").read_text())
+    assert (config["reward_rule"], config["candidates"], config["noise"]) == ("auto", 4, 0.5)
+    with pytest.raises(ConfigError, match="its reward_rule is auto, here it is given"):
+        trained(tmp_path / "other", preset="nats", init_from=nats, options=options, reward_rule="given")
+
+
+def test_an_online_reward_that_counts_as_done_needs_a_rule():
+    dataset = fidec.dataset_from_arrays(**random_columns())
+    config = RunConfig(env="Pendulum-v1", online_steps=4, steps=4, online=OnlineConfig(reward_done=0.0))
+    with pytest.raises(ConfigError, match=r"online\.reward_done 0\.0"):
+        with_data(config, dataset)

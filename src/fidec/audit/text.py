@@ -115,7 +115,7 @@ def narrowed(noise: float, nats: float) -> str:
         return "drew with all of the noise"
     if noise == 0:
         return "drew without noise: one action instead of many, so the KL is infinite"
-    return f"narrowed {number(nats)} by drawing with {noise:g} of the noise, which leaves no data behind"
+    return f"narrowed {number(nats)} by drawing with {noise:g} of the noise, which stays among the clone's actions"
 
 
 def _solver(result: dict[str, Any]) -> list[str]:
@@ -210,7 +210,7 @@ def _choice(candidates: int, noise: float | None) -> str:
     chose = f"chose the best of {candidates} (at most {number(account.best_of_nats(candidates))} nats)"
     parts = [chose] if candidates > 1 else []
     parts += [] if noise in (None, 1) else [f"drew with {noise:g} of the noise"]
-    return f"{', '.join(parts)}, which leaves no data behind; " if parts else ""
+    return f"{', '.join(parts)}, which stays among the clone's actions; " if parts else ""
 
 
 def trust_region_summary(
